@@ -1,0 +1,36 @@
+"""Mirrorlake: Kafka topics replicated through a Delta lakehouse.
+
+The modules in the order in which a record meets them. A module imports only what stands before it;
+`tests/unit/test_reading_order.py` holds us to that.
+"""
+
+__version__ = "0.1.0"
+
+READING_ORDER = (
+    "errors",  # what can go wrong; the type says whether trying again helps
+    "records",  # the words: topic-partitions, runs of offsets, table schemas
+    "provenance",  # one header that says where a record came from
+    "names",  # topic <-> table, source topic <-> target topic
+    "secrets",  # references to secrets, resolved last
+    "config",  # YAML -> typed values, all faults at once
+    "jars",  # the Java side: what it needs and where it is kept
+    "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
+    "kafka",  # what we ask of a cluster: topics, ends, ranges of records
+    "topics",  # which topics a flow takes, and what its targets must have
+    "session",  # the Spark session
+    "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets
+    "lease",  # one writer for a flow
+    "streams",  # a stream's identity: checkpoint, generation, transaction id move together
+    "bronze",  # Kafka -> Delta
+    "ledger",  # what reached which target, as runs of offsets
+    "produce",  # Arrow -> Kafka, in the executors
+    "recovery",  # after any doubt: what of the target's tail is ours
+    "fanout",  # Delta -> Kafka
+    "audit",  # source, bronze and targets compared
+    "lag",  # how far behind, in SQL
+    "control",  # pause, resume, status
+    "relay",  # one bronze table and its targets, running
+    "runner",  # wires everything: what the commands and the notebooks call
+    "lab",  # real local clusters
+    "cli",  # the command line
+)
