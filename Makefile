@@ -1,0 +1,80 @@
+# `make` alone says what there is. Recipes run in plain sh.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+PY := .venv/bin/python
+EXTRAS := local,lab,notebooks,dev
+# Empty, except under `make test`, which collects coverage over all directories.
+COV :=
+
+.PHONY: help java venv jars demo test check lint types unit spark-test broker-test forget-coverage format
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ "$${major:-0}" -ge 17 ] && [ "$$major" -lt 23 ]; then exit 0; fi; \
+	if [ -n "$$major" ]; then echo "Java $$major was found ($$java); Spark 4.0 needs Java 17 or 21." >&2; \
+	else echo "Java was not found ($$java); Spark and the brokers need Java 17 or 21." >&2; fi; \
+	echo "  On Debian and Ubuntu:  apt-get install -y openjdk-17-jre-headless" >&2; \
+	echo "  Where several are installed, set JAVA_HOME." >&2; \
+	exit 1
+
+venv: ## .venv with everything; instant while pyproject.toml and constraints.txt stay the same
+	@want=$$(cat pyproject.toml constraints.txt | cksum); \
+	if [ -x $(PY) ] && [ "$$(cat .venv/.installed 2>/dev/null)" = "$$want" ]; then exit 0; fi; \
+	fits='import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))'; \
+	if ! $(PY) -c "$$fits" 2>/dev/null; then \
+	  for python in $(PYTHON) python3 python3.12 python3.11 python3.10; do \
+	    if "$$python" -c "$$fits" 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "No Python 3.10, 3.11 or 3.12 with its venv module was found." >&2; \
+	    echo "  On Debian and Ubuntu:  apt-get install -y python3 python3-venv" >&2; \
+	    echo "  Or name one:           make venv PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Making .venv with $$($$found --version)"; \
+	  "$$found" -m venv --clear .venv || exit 1; \
+	fi; \
+	echo "Installing mirrorlake[$(EXTRAS)] into .venv (PySpark is large: some minutes the first time)"; \
+	$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]' || exit 1; \
+	echo "$$want" > .venv/.installed; \
+	echo "Done: .venv/bin/mirrorlake"
+
+jars: java venv ## fetch the Java jars of Spark and of the lab's brokers
+	$(PY) -m mirrorlake.jars
+
+demo: java venv ## real brokers, a relay and its proof, from nothing; KEEP=1 leaves them running
+	$(PY) -m mirrorlake.demo $(if $(KEEP),--keep)
+
+test: COV = --cov --cov-append --cov-report=
+test: java venv lint types forget-coverage unit spark-test broker-test ## everything, quickest first, with coverage
+	@$(PY) -m coverage report
+
+check: lint types unit ## what needs no Java: style, types, unit tests
+
+lint: venv ## style, by ruff
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: venv ## types, by mypy
+	$(PY) -m mypy
+
+unit: venv ## tests/unit: seconds, no JVM
+	$(PY) -m pytest tests/unit $(COV)
+
+spark-test: java venv ## tests/spark: a local Spark session
+	$(PY) -m pytest tests/spark $(COV)
+
+broker-test: java venv ## tests/broker: real Kafka brokers from jars
+	$(PY) -m pytest tests/broker $(COV)
+
+forget-coverage: venv
+	@$(PY) -m coverage erase
+
+format: venv ## mend what ruff can mend
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .

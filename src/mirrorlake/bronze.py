@@ -1,0 +1,264 @@
+"""Kafka -> Delta: one ingest query for each bronze table.
+
+The query keeps its own position (Spark's checkpoint); a batch is appended once for each (transaction id, batch). What the source
+dropped before it was read is never passed over: `diagnose` names the exact range.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import SourceLoss
+from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.records import TopicPartition
+from mirrorlake.streams import StreamId
+from mirrorlake.tables import Tables
+from mirrorlake.topics import RelaySpec, spec_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Above this many Kafka partitions in a batch, several share a file: thousands of tiny files cost more than a filter.
+MAX_FILES_PER_BATCH = 64
+
+
+# --- shaping: pure ---
+
+
+def shape_bronze(frame: DataFrame, topic_ids: Mapping[str, str], batch_id: int) -> DataFrame:
+    """A batch of Spark's Kafka source as bronze rows."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+        _topic_id(topic_ids).alias("topic_id"),
+        F.current_timestamp().alias("ingested_at"),
+        F.lit(batch_id).cast("bigint").alias("batch"),
+    )
+
+
+def _topic_id(topic_ids: Mapping[str, str]) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if len(topic_ids) == 1:
+        return F.lit(next(iter(topic_ids.values())))
+    pairs = [F.lit(text) for pair in topic_ids.items() for text in pair]
+    return F.create_map(*pairs)[F.col("topic")]
+
+
+def records_per_batch(max_records: int, max_bytes: int, average_bytes: float) -> int:
+    """Spark's source counts records only, so the bound in bytes becomes one in records."""
+    return max(1, min(max_records, int(max_bytes / max(1.0, average_bytes))))
+
+
+def starting_offsets(positions: Mapping[TopicPartition, int]) -> str:
+    """Offsets in the JSON that Spark's Kafka source takes and gives."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(positions.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested)
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, offsets in json.loads(text).items()
+        for partition, offset in offsets.items()
+    }
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Source records that were dropped before they were read."""
+
+    kind: str
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] offsets {self.first}-{self.last} ({self.kind})"
+
+
+def diagnose(
+    positions: Mapping[TopicPartition, int],
+    known_ids: Mapping[str, str],
+    topics: Mapping[str, TopicInfo],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> list[Loss]:
+    """Compare where we stand with what the source still has; each loss with its exact range."""
+    losses = []
+    for at, position in sorted(positions.items()):
+        kept_id, topic = known_ids.get(at.topic, ""), topics.get(at.topic)
+        if topic is None:
+            losses.append(Loss("topic_deleted", at.topic, kept_id, at.partition, position, position))
+        elif kept_id and topic.id and topic.id != kept_id:
+            losses.append(Loss("topic_recreated", at.topic, kept_id, at.partition, position, position))
+        elif starts.get(at, 0) > position:
+            losses.append(Loss("retention", at.topic, kept_id, at.partition, position, starts[at] - 1))
+        elif at in ends and ends[at] < position:
+            losses.append(Loss("log_truncated", at.topic, kept_id, at.partition, ends[at], position - 1))
+    return losses
+
+
+# --- positions on storage ---
+
+
+def read_positions(checkpoint: Path) -> dict[TopicPartition, int]:
+    """Where the query stands: the end of its last committed batch; empty before the first."""
+    commits = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]
+    if not commits:
+        return {}
+    lines = (checkpoint / "offsets" / str(max(commits))).read_text().splitlines()
+    return parse_offsets(lines[-1])
+
+
+def read_topic_ids(checkpoint: Path) -> dict[str, str]:
+    path = checkpoint.with_suffix(".topics.json")
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def write_topic_ids(checkpoint: Path, topic_ids: Mapping[str, str]) -> None:
+    path = checkpoint.with_suffix(".topics.json")
+    replaced = path.with_suffix(".tmp")
+    replaced.write_text(json.dumps(dict(topic_ids)))
+    replaced.replace(path)
+
+
+# --- the query ---
+
+
+@dataclass
+class Ingest:
+    """What one ingest query needs, and what its batches do."""
+
+    spec: RelaySpec
+    stream: StreamId
+    checkpoint: Path
+    tables: Tables
+    source: Cluster
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    on_batch: Callable[[int], None] = lambda _records: None
+
+    def append(self, frame: DataFrame, batch_id: int) -> None:
+        """One micro-batch: know the topics' ids, then append."""
+        self._learn_topic_ids()
+        shaped = shape_bronze(frame, self.topic_ids, batch_id)
+        if frame.rdd.getNumPartitions() > MAX_FILES_PER_BATCH:
+            shaped = shaped.coalesce(MAX_FILES_PER_BATCH)
+        self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id)
+        self.on_batch(batch_id)
+
+    def _learn_topic_ids(self) -> None:
+        names = self.spec.topics or spec_topics(self.spec, self.source.topic_names())
+        seen = self.source.describe(names)
+        changed = [name for name, topic in seen.items() if self.topic_ids.get(name, topic.id) != topic.id]
+        if changed:
+            raise SourceLoss(
+                f"flow {self.spec.flow}: topic {', '.join(changed)} on {self.source.alias} was deleted and made anew",
+                "set on_source_loss: continue to go on with the new topic; what was lost is in ops.incidents",
+            )
+        new = {name: topic.id for name, topic in seen.items() if name not in self.topic_ids}
+        if new:
+            self.topic_ids.update(new)
+            write_topic_ids(self.checkpoint, self.topic_ids)
+
+    def losses(self) -> list[Loss]:
+        """What the source dropped before this query read it."""
+        positions = read_positions(self.checkpoint)
+        topics = self.source.describe({at.topic for at in positions})
+        there = [at for at in positions if at.topic in topics and at.partition < topics[at.topic].partitions]
+        starts, ends = self.source.log_starts(there), self.source.log_ends(there)
+        return diagnose(positions, self.topic_ids, topics, starts, ends)
+
+
+SOURCE_TUNING = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(4 << 20),
+    "kafka.fetch.max.bytes": str(32 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the source is read."""
+
+    options: Mapping[str, str]
+    isolation: str
+    max_records: int
+    starting_offsets: str
+    trigger_seconds: float
+    once: bool
+
+
+def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
+    """Returns the StreamingQuery."""
+
+    def on_batch(frame: DataFrame, batch_id: int) -> None:
+        try:
+            ingest.append(frame, batch_id)
+        except Exception as error:
+            # The query would wrap it in text; the runner wants the type.
+            failed(error)
+            raise
+
+    return (
+        _source(spark, ingest.spec, reading)
+        .writeStream.foreachBatch(on_batch)
+        .queryName(ingest.stream.name)
+        .option("checkpointLocation", str(ingest.checkpoint))
+        .trigger(**_trigger(reading))
+        .start()
+    )
+
+
+def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame:
+    options = {
+        **SOURCE_TUNING,
+        **reading.options,
+        "kafka.isolation.level": reading.isolation,
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "startingOffsets": reading.starting_offsets,
+        "maxOffsetsPerTrigger": str(reading.max_records),
+        **_subscription(spec),
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def _subscription(spec: RelaySpec) -> dict[str, str]:
+    return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
+
+
+def _trigger(reading: Reading) -> dict[str, Any]:
+    if reading.once:
+        return {"availableNow": True}
+    return {"processingTime": f"{int(reading.trigger_seconds * 1000)} milliseconds"}
+
+
+def sample_record_bytes(source: Cluster, partitions: Iterable[TopicPartition]) -> float:
+    """The average size of a few of the newest records: what a bound in bytes means in records."""
+    asked = list(partitions)[:8]
+    starts, ends = source.log_starts(asked), source.log_ends(asked)
+    sizes = [
+        len(message.key() or b"") + len(message.value() or b"")
+        for at in asked
+        for message in source.read_range(at, max(starts[at], ends[at] - 10), ends[at])
+    ]
+    return sum(sizes) / len(sizes) + 100 if sizes else 1000.0

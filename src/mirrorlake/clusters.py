@@ -1,0 +1,335 @@
+"""One cluster, two dialects: librdkafka (producers, range reads, admin) and Spark's Java client (ingest).
+
+Settings hold references, not secrets. librdkafka's are resolved last, where the client is opened. Java's stay
+references for good: Kafka's own FileConfigProvider looks them up in a file made of `secrets_file_lines`, so
+that no value reaches a Spark plan, a log or the UI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mirrorlake.config import Cluster, Config, Isolation, Security, refused
+from mirrorlake.errors import UsageFault
+from mirrorlake.secrets import Databricks, Secret, is_literal, resolve
+
+Settings = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a kind of cluster can take; None where only the cluster itself can tell."""
+
+    max_record_bytes: int | None
+    compressions: tuple[str, ...]
+    max_partitions: int | None
+    can_create_topics: bool
+    can_alter_configs: bool
+    can_add_partitions: bool
+
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+LIMITS = {
+    "kafka": Limits(None, CODECS, None, True, True, True),
+    # Topics are made by portal, CLI or ARM. gzip works on Premium and Dedicated only.
+    "event_hubs": Limits(1_000_000, ("none", "gzip"), 1024, False, False, False),
+    "event_streams": Limits(1_000_000, CODECS, None, True, True, True),
+}
+
+
+def limits(cluster: Cluster) -> Limits:
+    """Of the kind, with the record size that the operator set, if any."""
+    given = {**cluster.client, **cluster.producer}.get("message.max.bytes", "")
+    known = LIMITS[cluster.kind]
+    return replace(known, max_record_bytes=int(given)) if given.isdecimal() else known
+
+
+# --- librdkafka ---------------------------------------------------------------------------------------------
+
+# Event Hubs cuts connections that idle for 240 s, without a word.
+KIND_COMMON: Mapping[str, Settings] = {
+    "kafka": {},
+    "event_streams": {"socket.keepalive.enable": "true"},
+    "event_hubs": {
+        "socket.keepalive.enable": "true",
+        "metadata.max.age.ms": "180000",
+        "connections.max.idle.ms": "180000",
+    },
+}
+KIND_PRODUCER: Mapping[str, Settings] = {
+    # The broker's own limit decides, not the client's default of 1 MB.
+    "kafka": {"compression.type": "lz4", "message.max.bytes": "104857600"},
+    "event_streams": {"compression.type": "lz4", "message.max.bytes": "1000000"},
+    "event_hubs": {"compression.type": "none", "message.max.bytes": "1000000", "request.timeout.ms": "60000"},
+}
+PRODUCER_DEFAULTS: Settings = {
+    "linger.ms": "20",
+    "batch.size": "1000000",
+    "batch.num.messages": "100000",
+    "queue.buffering.max.messages": "200000",
+    "queue.buffering.max.kbytes": "131072",
+}
+# Promises rest on these: config.OURS says why to whoever tries to set them.
+PRODUCER_FIXED: Settings = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "enable.gapless.guarantee": "true",
+    "message.timeout.ms": "0",
+    "delivery.report.only.error": "true",
+    "allow.auto.create.topics": "false",
+}
+CONSUMER_DEFAULTS: Settings = {"queued.max.messages.kbytes": "65536", "check.crcs": "true"}
+CONSUMER_FIXED: Settings = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": "false",
+}
+ALIASES = {
+    "queue.buffering.max.ms": "linger.ms",
+    "compression.codec": "compression.type",
+    "sasl.mechanisms": "sasl.mechanism",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "message.send.max.retries": "retries",
+}
+
+
+def librdkafka_common(alias: str, cluster: Cluster) -> Settings:
+    """What every client of this cluster needs."""
+    who = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": f"mirrorlake-{alias}"}
+    return merged(
+        KIND_COMMON[cluster.kind], who, checked(cluster.client), librdkafka_security(cluster.security)
+    )
+
+
+def librdkafka_producer(alias: str, cluster: Cluster, overrides: Mapping[str, str] | None = None) -> Settings:
+    """An idempotent producer that keeps order; `overrides` are the flow's, and come before the cluster's."""
+    ours = merged(PRODUCER_DEFAULTS, KIND_PRODUCER[cluster.kind], librdkafka_common(alias, cluster))
+    settings = merged(ours, checked(cluster.producer), checked(overrides or {}), PRODUCER_FIXED)
+    if settings["compression.type"] not in (allowed := limits(cluster).compressions):
+        raise UsageFault(f"Cluster {alias} ({cluster.kind}) takes only compression {' or '.join(allowed)}.")
+    return settings
+
+
+def librdkafka_consumer(
+    alias: str, cluster: Cluster, isolation: Isolation = "read_committed", group: str = "mirrorlake"
+) -> Settings:
+    """A reader of assigned ranges, which commits nothing."""
+    ours = merged(CONSUMER_DEFAULTS, librdkafka_common(alias, cluster), checked(cluster.consumer))
+    return merged(ours, CONSUMER_FIXED, {"isolation.level": isolation, "group.id": group})
+
+
+def librdkafka_admin(alias: str, cluster: Cluster) -> Settings:
+    return librdkafka_common(alias, cluster)
+
+
+def resolved(settings: Mapping[str, str], databricks: Databricks | None = None) -> dict[str, str | bool]:
+    """The settings with their secrets: for the client's constructor, and for nobody else."""
+    ready: dict[str, str | bool] = {key: resolve(value, databricks) for key, value in settings.items()}
+    if "delivery.report.only.error" in ready:
+        # The one setting that confluent-kafka takes for itself, and only as a bool.
+        ready["delivery.report.only.error"] = True
+    return ready
+
+
+def librdkafka_security(security: Security) -> Settings:
+    settings = {
+        "security.protocol": security.protocol,
+        "ssl.ca.location": security.ca,
+        "ssl.certificate.location": security.certificate,
+        "ssl.key.location": security.key,
+        "ssl.key.password": text_of(security.key_password),
+        "ssl.endpoint.identification.algorithm": "https" if security.verify_hostname else "none",
+    }
+    used = settings if security.tls else {"security.protocol": security.protocol}
+    return present({**used, **_librdkafka_sasl(security)})
+
+
+def _librdkafka_sasl(security: Security) -> dict[str, str | None]:
+    if not security.sasl:
+        return {}
+    if security.mechanism != "OAUTHBEARER":
+        user = {"sasl.username": security.username, "sasl.password": text_of(security.password)}
+        return {"sasl.mechanism": security.mechanism, **user}
+    return {
+        "sasl.mechanism": security.mechanism,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": security.username,
+        "sasl.oauthbearer.client.secret": text_of(security.password),
+        "sasl.oauthbearer.token.endpoint.url": security.token_endpoint,
+        "sasl.oauthbearer.scope": security.scope,
+    }
+
+
+def merged(*layers: Mapping[str, str]) -> Settings:
+    """Later layers win, under whichever of its names an option is given."""
+    settings: Settings = {}
+    for layer in layers:
+        settings.update({ALIASES.get(key, key): value for key, value in layer.items()})
+    return settings
+
+
+def checked(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Options given by hand, whichever way they came."""
+    if broken := [f"{key}: {why}" for key in options if (why := refused(key))]:
+        raise UsageFault("Client options that may not be set: " + "; ".join(broken) + ".")
+    return options
+
+
+def present(settings: Mapping[str, str | None]) -> Settings:
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def text_of(secret: Secret | None) -> str | None:
+    return secret.text if secret else None
+
+
+# --- Spark's Java client ------------------------------------------------------------------------------------
+
+LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
+JAVA_KIND: Mapping[str, Settings] = {
+    "kafka": {},
+    "event_streams": {},
+    "event_hubs": {
+        "metadata.max.age.ms": "180000",
+        "connections.max.idle.ms": "180000",
+        "request.timeout.ms": "60000",
+    },
+}
+
+
+def spark_kafka_options(
+    alias: str, cluster: Cluster, shaded: bool = False, secrets_file: Path | None = None
+) -> Settings:
+    """Options of Spark's Kafka source. `shaded` is Databricks, which moved Kafka's classes."""
+    prefix = "kafkashaded." if shaded else ""
+    references = _file_references(alias, cluster.security, secrets_file)
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        **JAVA_KIND[cluster.kind],
+        **java_security(cluster.security, references, prefix),
+        **(_file_provider(secrets_file, prefix) if references and secrets_file else {}),
+    }
+    return {f"kafka.{key}": value for key, value in settings.items()}
+
+
+def java_security(security: Security, references: Mapping[str, str], prefix: str = "") -> Settings:
+    """`references` holds, for each secret by its short name, what stands in its place."""
+    settings: dict[str, str | None] = {"security.protocol": security.protocol}
+    if security.tls:
+        settings |= _java_tls(security, references)
+    if security.sasl and security.mechanism:
+        settings |= {
+            "sasl.mechanism": security.mechanism,
+            "sasl.jaas.config": jaas(security, references, prefix),
+        }
+    if security.mechanism == "OAUTHBEARER":
+        settings["sasl.oauthbearer.token.endpoint.url"] = security.token_endpoint
+        settings["sasl.login.callback.handler.class"] = prefix + OAUTH_HANDLER
+    return present(settings)
+
+
+def _java_tls(security: Security, references: Mapping[str, str]) -> dict[str, str | None]:
+    return {
+        "ssl.truststore.type": "PEM" if security.ca else None,
+        "ssl.truststore.location": security.ca,
+        "ssl.keystore.type": "PEM" if security.key else None,
+        "ssl.keystore.key": references.get("key"),
+        "ssl.keystore.certificate.chain": references.get("certificate"),
+        "ssl.key.password": references.get("key_password"),
+        "ssl.endpoint.identification.algorithm": "https" if security.verify_hostname else "",
+    }
+
+
+def jaas(security: Security, references: Mapping[str, str], prefix: str = "") -> str:
+    """One login module and its options. A reference stands for a value that is escaped already."""
+    oauth = security.mechanism == "OAUTHBEARER"
+    user, password = ("clientId", "clientSecret") if oauth else ("username", "password")
+    options = {
+        user: references.get("username") or jaas_escape(security.username or ""),
+        password: references["password"],
+        "scope": jaas_escape(security.scope) if oauth and security.scope else None,
+    }
+    quoted = " ".join(f'{key}="{value}"' for key, value in present(options).items())
+    return f"{prefix}{LOGIN_MODULES[security.mechanism or 'PLAIN']} required {quoted};"
+
+
+def jaas_escape(text: str) -> str:
+    """For use between double quotes: an unescaped quote could begin a second login module."""
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        raise UsageFault("A user name or password holds a control character, which JAAS cannot carry.")
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+# --- the secrets file ---------------------------------------------------------------------------------------
+
+
+def secrets_file_lines(config: Config, databricks: Databricks | None = None) -> Settings:
+    """What the secrets file must hold: write each as `key=value`, readable by its owner alone.
+
+    Kafka replaces references before it parses JAAS, so passwords are JAAS-escaped inside, then escaped as the
+    .properties format asks.
+    """
+    return {
+        f"{alias}.{name}": properties_escape(value)
+        for alias, cluster in config.clusters.items()
+        for name, value in _secret_values(cluster.security, databricks).items()
+    }
+
+
+def _secret_values(security: Security, databricks: Databricks | None) -> Settings:
+    values: Settings = {}
+    for name, text in _secret_texts(security).items():
+        value = resolve(text, databricks)
+        values[name] = jaas_escape(value) if name in ("username", "password") else value
+    return values
+
+
+def _secret_texts(security: Security) -> Settings:
+    """The secrets of a cluster by short name; the key pair is a file that Java wants as one text each."""
+    files = {"key": security.key, "certificate": security.certificate}
+    texts = {name: f"${{file:{path}}}" for name, path in files.items() if path}
+    texts |= present({"password": text_of(security.password), "key_password": text_of(security.key_password)})
+    return texts | (
+        {"username": security.username} if security.username and not is_literal(security.username) else {}
+    )
+
+
+def _file_references(alias: str, security: Security, secrets_file: Path | None) -> Settings:
+    names = list(_secret_texts(security))
+    if names and secrets_file is None:
+        raise UsageFault(f"Cluster {alias} has secrets ({', '.join(names)}), and no secrets file was given.")
+    if names and set(str(secrets_file)) & set(":}"):
+        raise UsageFault(f"The path {secrets_file} holds : or }}, which Kafka's references cannot carry.")
+    return {name: f"${{file:{secrets_file}:{alias}.{name}}}" for name in names}
+
+
+def _file_provider(secrets_file: Path, prefix: str) -> Settings:
+    return {
+        "config.providers": "file",
+        "config.providers.file.class": prefix + FILE_PROVIDER,
+        # Where the client knows this parameter, no other file can be read through us.
+        "config.providers.file.param.allowed.paths": str(secrets_file),
+    }
+
+
+def properties_escape(value: str) -> str:
+    """A value as java.util.Properties reads it back, in ASCII."""
+    named = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+    escaped = "".join(named.get(char) or (char if " " <= char <= "~" else _unicode(char)) for char in value)
+    return "\\" + escaped if escaped.startswith(" ") else escaped
+
+
+def _unicode(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -1,0 +1,69 @@
+"""Pause, resume and status: small files that the runner writes and reads, so that any process can ask."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.lease import exclusive
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What is paused of a flow; None means all targets or all topics."""
+
+    target: str | None
+    topic: str | None
+
+    def covers(self, target: str, topic: str) -> bool:
+        return self.target in (None, target) and self.topic in (None, topic)
+
+
+def _pauses_path(root: Path, flow: str) -> Path:
+    return root / "control" / f"{flow}.json"
+
+
+def read_pauses(root: Path, flow: str) -> list[Pause]:
+    path = _pauses_path(root, flow)
+    return [Pause(**item) for item in json.loads(path.read_text())] if path.exists() else []
+
+
+def pause(root: Path, flow: str, pause: Pause) -> None:
+    _change(root, flow, lambda pauses: [*(p for p in pauses if p != pause), pause])
+
+
+def resume(root: Path, flow: str, target: str | None, topic: str | None) -> None:
+    """Take back what was paused; no target and no topic means everything of the flow."""
+
+    def kept(item: Pause) -> bool:
+        if target is None and topic is None:
+            return False
+        return (item.target, item.topic) != (target, topic)
+
+    _change(root, flow, lambda pauses: [item for item in pauses if kept(item)])
+
+
+def _change(root: Path, flow: str, change: Any) -> None:
+    path = _pauses_path(root, flow)
+    with exclusive(root / "locks" / f"control.{flow}.lock"):
+        pauses = change(read_pauses(root, flow))
+        _write(path, [{"target": p.target, "topic": p.topic} for p in pauses])
+
+
+def _write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replaced = path.with_suffix(".tmp")
+    replaced.write_text(json.dumps(content, indent=1))
+    replaced.replace(path)
+
+
+def write_status(root: Path, flow: str, status: dict[str, Any]) -> None:
+    _write(root / "status" / f"{flow}.json", status)
+
+
+def read_status(root: Path, flow: str) -> dict[str, Any]:
+    path = root / "status" / f"{flow}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found

@@ -1,0 +1,488 @@
+"""Delta -> Kafka: everything in bronze that lies after the ledger's position, in offset order.
+
+The streaming query says when to look; the ledger says what to send. One round pins what bronze holds, plans slices (files and offset ranges) onto
+tasks, sends them, and writes down the runs. After any doubt it recovers before the next round.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event, RLock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import mirrorlake.errors as errors
+from mirrorlake.errors import (
+    DeliveryDoubt,
+    ExistingRecords,
+    MirrorlakeError,
+    TargetDiverged,
+    Transient,
+    Undeliverable,
+)
+from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
+from mirrorlake.ledger import BASELINE, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
+from mirrorlake.produce import Errand, Outcome, Slice, deliver
+from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.recovery import Log, Recovered, recover
+from mirrorlake.tables import BronzeFiles, Segment, read_ordered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STABLE_SECONDS = 2.0
+
+
+# --- planning: pure ---
+
+
+@dataclass(frozen=True)
+class Due:
+    """What one source partition has to send, and where to."""
+
+    source: SourcePartition
+    position: Position
+    shared: bool
+    segments: tuple[Segment, ...]
+
+
+def due_segments(segments: Iterable[Segment], positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, list[Segment]]:
+    """The segments that hold something after the position, by source partition, in offset order."""
+    found: dict[SourcePartition, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        position = positions.get(segment.source)
+        if position is not None and segment.last_offset >= position.next_offset:
+            found[segment.source].append(segment)
+    return {source: sorted(held, key=lambda s: s.first_offset) for source, held in sorted(found.items())}
+
+
+def plan_round(due: Sequence[Due], budget_bytes: int, slots: int) -> list[list[Slice]]:
+    """Slices for each task: a fair share of the budget for each partition, large ones placed first."""
+    if not due:
+        return []
+    share_bytes = max(1, budget_bytes // len(due))
+    slices = [_leading_slice(item, share_bytes) for item in due]
+    tasks: list[list[Slice]] = [[] for _ in range(min(slots, len(slices)))]
+    loads = [0] * len(tasks)
+    for slice_ in sorted(slices, key=_bytes, reverse=True):
+        lightest = loads.index(min(loads))
+        tasks[lightest].append(slice_)
+        loads[lightest] += _bytes(slice_)
+    return tasks
+
+
+def _bytes(slice_: Slice) -> int:
+    return sum(segment.bytes for segment in slice_.segments)
+
+
+def _leading_slice(due: Due, share_bytes: int) -> Slice:
+    """The first segments of a partition up to its share, at least one; what overlaps the rest is cut at its begin."""
+    taken, total = 0, 0
+    for segment in due.segments:
+        if taken and total + segment.bytes > share_bytes:
+            break
+        taken, total = taken + 1, total + segment.bytes
+    until = max(segment.last_offset for segment in due.segments[:taken]) + 1
+    until = min([until, *(segment.first_offset for segment in due.segments[taken:])])
+    if until <= due.position.next_offset:
+        # The rest begins before what was taken ends: everything that overlaps must be read together.
+        taken, until = len(due.segments), max(segment.last_offset for segment in due.segments) + 1
+    return Slice(
+        due.source,
+        due.position.next_offset,
+        until,
+        due.position.target_partition,
+        due.position.target_end,
+        due.shared,
+        due.segments[:taken],
+    )
+
+
+# --- in the tasks ---
+
+
+def run_files(spark: SparkSession, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+    """One Spark task for each list of slices; the Python worker reads the Parquet files itself."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_retries()
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from as_rows(deliver(errand, [(s, _reader(s)) for s in tasks[number]]))
+
+    count = len(tasks)
+    rows = spark.range(0, count, 1, count).mapInArrow(work, "outcome string").collect()
+    return [Outcome.from_json(json.loads(row["outcome"])) for row in rows]
+
+
+def _reader(slice_: Slice) -> Callable[[], Iterable[pa.RecordBatch]]:
+    return lambda: read_ordered(slice_.segments, slice_.first, slice_.until)
+
+
+def as_rows(outcomes: Sequence[Outcome]) -> Iterator[pa.RecordBatch]:
+    texts = [json.dumps(outcome.to_json()) for outcome in outcomes]
+    yield pa.RecordBatch.from_pydict({"outcome": pa.array(texts, pa.string())})
+
+
+def refuse_retries() -> None:
+    """Spark may run a task again without asking: what the first attempt sent is for recovery to find out."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise DeliveryDoubt(f"task attempt {context.attemptNumber()}: an earlier attempt may have sent records")
+
+
+# --- in the driver ---
+
+
+@dataclass
+class Progress:
+    """What the runner shows of one target."""
+
+    records: int = 0
+    rounds: int = 0
+    waiting: str = ""
+    """Why nothing moves, empty while it does."""
+
+
+@dataclass
+class Outbox:
+    """Where things that people must hear of are written."""
+
+    incident: Callable[..., None]
+    dead_letters: Callable[[Errand, SourcePartition, str, Sequence[tuple[int, int, str]]], None]
+
+
+@dataclass
+class FanOut:
+    """One target of one bronze table."""
+
+    spark: SparkSession
+    errand: Errand
+    files: BronzeFiles
+    cluster: Cluster
+    ledger: LedgerWriter
+    book: Book
+    outbox: Outbox
+    target_topic: Callable[[str], TopicInfo | None]
+    """Source topic -> its target topic, made and grown as needed; None where the target does not take it."""
+    paused: Callable[[str], bool]
+    existing_records: str = "stop"
+    latest: Callable[[SourcePartition], int] | None = None
+    budget_bytes: int = 256 << 20
+    rate_limit_per_second: int | None = None
+    slots: int = 2
+    stopping: Event = field(default_factory=Event)
+    progress: Progress = field(default_factory=Progress)
+    _shared: set[TopicPartition] = field(default_factory=set)
+    _lock: RLock = field(default_factory=RLock)
+    _recovered: bool = False
+
+    def deliver(self) -> None:
+        """Send all that bronze holds now and the ledger does not know, trying again after what passes by itself."""
+        with self._lock:
+            wait_seconds = 0.5
+            while not self.stopping.is_set():
+                try:
+                    if self._deliver_once():
+                        return
+                    wait_seconds = 0.5
+                except Transient as fault:
+                    self._doubt(fault)
+                    self.stopping.wait(wait_seconds)
+                    wait_seconds = min(wait_seconds * 2, 10)
+
+    def _doubt(self, fault: MirrorlakeError) -> None:
+        self._recovered = False
+        self.progress.waiting = fault.what
+
+    def _deliver_once(self) -> bool:
+        """One round; true when nothing is left to send."""
+        if not self._recovered:
+            self.recover()
+        self.files.refresh()
+        self._begin_new_partitions()
+        due = self._due()
+        if not due:
+            self.progress.waiting = ""
+            return True
+        begun = time.monotonic()
+        tasks = plan_round(due, self._budget(due), self.slots)
+        sent = self._settle(tasks, self._run(tasks))
+        self.progress.rounds += 1
+        self.progress.waiting = ""
+        self._keep_rate(sent, time.monotonic() - begun)
+        return False
+
+    def _budget(self, due: Sequence[Due]) -> int:
+        if self.rate_limit_per_second is None:
+            return self.budget_bytes
+        records = sum(s.records for item in due for s in item.segments)
+        size = sum(s.bytes for item in due for s in item.segments)
+        return max(1, min(self.budget_bytes, self.rate_limit_per_second * size // max(1, records)))
+
+    def _keep_rate(self, sent: int, took_seconds: float) -> None:
+        if self.rate_limit_per_second:
+            self.stopping.wait(max(0.0, sent / self.rate_limit_per_second - took_seconds))
+
+    def _due(self) -> list[Due]:
+        held = due_segments(self.files.segments(), self.book.positions)
+        return [
+            Due(source, position, position.target_partition in self._shared, tuple(segments))
+            for source, segments in held.items()
+            if not self.paused(source.topic)
+            for position in [self.book.positions[source]]
+        ]
+
+    def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        try:
+            return run_files(self.spark, self.errand, tasks)
+        except Exception as error:
+            raise DeliveryDoubt(f"a Spark task of {self.errand.target} ended: {_first_line(error)}") from error
+
+    def _settle(self, tasks: Sequence[Sequence[Slice]], outcomes: Sequence[Outcome]) -> int:
+        """Write down what was delivered, first of all; then say what was not."""
+        slices = {slice_.source: slice_ for task in tasks for slice_ in task}
+        proven = [outcome for outcome in outcomes if not outcome.error]
+        for outcome in proven:
+            self._record(outcome, slices[outcome.source].until)
+        refused = next((o for o in proven if o.refused and not self.errand.dead_letters), None)
+        if refused:
+            raise self._undeliverable(refused)
+        failed = next((outcome for outcome in outcomes if outcome.error), None)
+        if failed:
+            raise error_from_text(failed.error)
+        return sum(run.count for outcome in proven for run in outcome.runs)
+
+    def _record(self, outcome: Outcome, until: int | None = None) -> None:
+        position = self.book.positions[outcome.source]
+        entries = self._entries(outcome, position)
+        self.ledger.add(entries)
+        for entry in entries:
+            self.book.apply(entry)
+        if until is not None and (self.errand.dead_letters or not outcome.refused):
+            position.next_offset = max(position.next_offset, until)
+        position.target_end = max(position.target_end, outcome.target_end)
+        self.progress.records += sum(run.count for run in outcome.runs)
+        self._report(outcome, position)
+
+    def _report(self, outcome: Outcome, position: Position) -> None:
+        if outcome.refused and self.errand.dead_letters:
+            self.outbox.dead_letters(
+                self.errand, outcome.source, position.target_partition.topic, outcome.refused
+            )
+        for first, count in outcome.timeless:
+            self.outbox.incident(
+                "timestamp_not_kept", self.errand.target, outcome.source, first, first + count - 1,
+                "timestamp 0 or less: librdkafka sends the time of sending instead",
+            )  # fmt: skip
+
+    def _entries(self, outcome: Outcome, position: Position) -> list[Entry]:
+        template = Entry(
+            self.errand.flow, self.errand.target, RELAY, self.errand.epoch, outcome.source, 0, 0,
+            position.target_partition, position.target_topic_id, None, 0, outcome.target_end,
+        )  # fmt: skip
+        left_out = [*outcome.skipped]
+        if self.errand.dead_letters:
+            left_out += [(offset, 1, f"dead letter: {reason}") for offset, _, reason in outcome.refused]
+        skips = [
+            replace(template, kind=SKIP, source_first=first, source_last=first + count - 1, count=count, reason=why)
+            for first, count, why in joined(left_out)
+        ]
+        return relay_entries(template, outcome.runs, outcome.target_end) + skips
+
+    def _undeliverable(self, outcome: Outcome) -> Undeliverable:
+        offset, size, reason = outcome.refused[0]
+        return Undeliverable(
+            f"flow {self.errand.flow}, target {self.errand.target}: {outcome.source} offset {offset} "
+            f"({size} bytes) is {reason} ({self.errand.max_record_bytes} bytes)",
+            "raise the target's limit, or set on_undeliverable: dead_letter for the flow",
+        )
+
+    # --- beginnings ---
+
+    def _begin_new_partitions(self) -> None:
+        """A baseline for every source partition seen for the first time, committed before its first record goes out."""
+        firsts: dict[SourcePartition, int] = {}
+        for segment in self.files.segments():
+            if segment.source not in self.book.positions:
+                firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
+        entries = [entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))]
+        if entries:
+            self.ledger.add(entries)
+            self.ledger.flush()
+        for entry in entries:
+            self.book.apply(entry)
+
+    def _baseline(self, source: SourcePartition, first: int) -> Entry | None:
+        if self.paused(source.topic):
+            return None
+        topic = self.target_topic(source.topic)
+        if topic is None:
+            return None
+        target = TopicPartition(topic.name, source.partition)
+        end = self.cluster.log_ends([target])[target]
+        if end and not self._known(target, end):
+            first = self._beside_existing(source, target, first, end)
+        return Entry(
+            self.errand.flow, self.errand.target, BASELINE, self.errand.epoch, source, first, first - 1,
+            target, topic.id, None, 0, end,
+        )  # fmt: skip
+
+    def _known(self, target: TopicPartition, end: int) -> bool:
+        return any(
+            position.target_partition == target and position.target_end == end
+            for position in self.book.positions.values()
+        )
+
+    def _beside_existing(self, source: SourcePartition, target: TopicPartition, first: int, end: int) -> int:
+        if self.existing_records == "stop":
+            raise ExistingRecords(
+                f"flow {self.errand.flow}: {target} on {self.errand.target} holds {end} records that the ledger does "
+                "not know; sending would repeat what another replicator may have sent",
+                "choose for the target: existing_records: latest (begin at the newest record) or append (send all the same)",
+            )
+        self._shared.add(target)
+        if self.existing_records == "latest" and self.latest is not None:
+            return max(first, self.latest(source))
+        return first
+
+    # --- recovery ---
+
+    def recover(self) -> None:
+        """Compare the ledger with the target's logs; write down what landed unrecorded."""
+        if self.book.positions:
+            self._check_topic_ids()
+            for found in self._recover_all():
+                self._take(found)
+            self.ledger.flush()
+        self._recovered = True
+
+    def _check_topic_ids(self) -> None:
+        names = {p.target_partition.topic: p.target_topic_id for p in self.book.positions.values()}
+        seen = self.cluster.describe(names)
+        for name, kept in names.items():
+            now = seen[name].id if name in seen else "(no such topic)"
+            if kept and now and now != kept:
+                raise TargetDiverged(
+                    f"flow {self.errand.flow}: topic {name} on {self.errand.target} was made anew or deleted: its id was "
+                    f"{kept}, now {now}",
+                    "`mirrorlake repair` fills it from bronze; or remove the target from the flow",
+                )
+
+    def _recover_all(self) -> Iterator[Recovered]:
+        by_target: dict[TopicPartition, dict[SourcePartition, Position]] = defaultdict(dict)
+        for source, position in self.book.positions.items():
+            by_target[position.target_partition][source] = position
+        ends = self._stable_ends(by_target)
+        doubtful = [
+            target for target, held in by_target.items() if ends[target] != max(p.target_end for p in held.values())
+        ]
+        starts = self.cluster.log_starts(doubtful)
+        for target in doubtful:
+            log = Log(starts[target], ends[target])
+            yield recover(self.errand, self.cluster, target, by_target[target], log, self._read_bronze)
+
+    def _stable_ends(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        moving = any(target in self._shared for target in targets)
+        return await_stable_ends(
+            self.cluster,
+            targets,
+            0.0 if moving else STABLE_SECONDS,
+            60.0,
+            time.monotonic,
+            time.sleep,
+        )
+
+    def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
+        held = [segment for segment in self.files.segments() if segment.source == source and segment.last_offset >= first]
+        end = until if until is not None else max((s.last_offset for s in held), default=first) + 1
+        return read_ordered(held, first, end)
+
+    def _take(self, found: Recovered) -> None:
+        for outcome in found.outcomes:
+            self._record(outcome)
+        for source, repeated in found.duplicates.items():
+            for first, count in repeated:
+                self.outbox.incident(
+                    "duplicate", self.errand.target, source, first, first + count - 1,
+                    f"landed again in {found.target} before offset {found.target_end}",
+                )  # fmt: skip
+        if found.foreign:
+            self._shared.add(found.target)
+        for position in self.book.positions.values():
+            if position.target_partition == found.target:
+                position.target_end = max(position.target_end, found.target_end)
+
+
+def joined(left_out: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Neighbouring records left out for the same reason as one item."""
+    items: list[tuple[int, int, str]] = []
+    for first, count, reason in sorted(left_out):
+        if items and items[-1][2] == reason and items[-1][0] + items[-1][1] == first:
+            items[-1] = (items[-1][0], items[-1][1] + count, reason)
+        else:
+            items.append((first, count, reason))
+    return items
+
+
+def error_from_text(text: str) -> MirrorlakeError:
+    """The error that a task described by name and message."""
+    name, _, message = text.partition(": ")
+    kind: Any = getattr(errors, name, None)
+    what, _, next_step = message.partition("\n  next: ")
+    if isinstance(kind, type) and issubclass(kind, MirrorlakeError):
+        return kind(what, next_step)
+    return DeliveryDoubt(text)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the stream of a bronze table is looked at, and how often."""
+
+    identifier: str
+    checkpoint: str
+    name: str
+    starting_version: int
+    trigger_seconds: float
+
+
+def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]) -> Any:
+    """Follow the bronze table: every commit makes the fan-out look. Returns the StreamingQuery."""
+
+    def on_commit(_frame: Any, _batch_id: int) -> None:
+        try:
+            fan_out.deliver()
+        except Exception as error:
+            # The query would wrap it in text; the runner wants the type.
+            failed(error)
+            raise
+
+    stream = (
+        spark.readStream.option("startingVersion", clock.starting_version)
+        .option("skipChangeCommits", "true")
+        .table(clock.identifier)
+        if not clock.identifier.startswith("delta.`")
+        else spark.readStream.format("delta")
+        .option("startingVersion", clock.starting_version)
+        .option("skipChangeCommits", "true")
+        .load(clock.identifier.removeprefix("delta.`").rstrip("`"))
+    )
+    return (
+        stream.writeStream.foreachBatch(on_commit)
+        .queryName(clock.name)
+        .option("checkpointLocation", clock.checkpoint)
+        .trigger(processingTime=f"{int(clock.trigger_seconds * 1000)} milliseconds")
+        .start()
+    )

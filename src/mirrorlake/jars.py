@@ -1,0 +1,242 @@
+"""The Java side: which jars are needed, where they are kept, how they come here.
+
+A bundle is resolved once per machine, by the Ivy that PySpark ships or else by Maven, into a folder named after
+its coordinates. The folder appears by a rename, so it is either whole or absent; `.complete` in it lists every jar
+with size and SHA-256, and each use compares names and sizes with what is on disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from mirrorlake.errors import Unreachable, UsageFault
+
+OLDEST_JAVA = 17
+INSTALL_JAVA = "apt-get install -y openjdk-17-jre-headless"
+COMPLETE = ".complete"
+JAR_NAME = re.compile(r"(?P<artifact>.+?)-\d[^/]*\.jar")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Jars that are used together: `organisation:artifact:revision` each, dependencies come along."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    beside_spark: bool = False  # leave out whatever Spark itself puts on the class path
+
+
+SPARK = Bundle(
+    "spark",
+    (
+        "io.delta:delta-spark_2.13:4.0.1",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",  # named here so that it wins over Spark's own choice
+    ),
+    beside_spark=True,
+)
+BROKER = Bundle(
+    "broker",
+    (
+        "org.apache.kafka:kafka_2.13:4.1.1",
+        # Kafka's poms bring log4j's core but not its slf4j binding: without it a broker logs nothing.
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
+    ),
+)
+MM2 = Bundle(
+    "mm2",
+    (
+        "org.apache.kafka:connect-mirror:4.1.1",
+        "org.apache.kafka:connect-runtime:4.1.1",
+        "org.apache.kafka:kafka-tools:4.1.1",
+        *BROKER.coordinates,
+    ),
+)
+
+
+@lru_cache(maxsize=1)
+def java() -> Path:
+    """The `java` of JAVA_HOME, else of PATH, new enough for Kafka and Spark."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise UsageFault(f"no java in {f'JAVA_HOME ({home})' if home else 'PATH'}", INSTALL_JAVA)
+    if (release := _java_release(Path(found))) < OLDEST_JAVA:
+        raise UsageFault(f"{found} is Java {release}; {OLDEST_JAVA} or newer is needed", INSTALL_JAVA)
+    return Path(found)
+
+
+def resolve(bundle: Bundle, say: Say) -> tuple[Path, ...]:
+    """The jars of a bundle, fetched on first use."""
+    folder = _folder(bundle)
+    if jars := _listed(folder):
+        return jars
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder.parent / "lock", say):
+        # Another process may have fetched them while we waited.
+        return _listed(folder) or _fetch(bundle, folder, say)
+
+
+def class_path(jars: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, jars))
+
+
+def _java_release(executable: Path) -> int:
+    said = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None:
+        raise UsageFault(f"{executable} does not say its version: {said.strip()[-200:]}", INSTALL_JAVA)
+    return int(found[1])
+
+
+# -- where they are kept
+
+
+def _folder(bundle: Bundle) -> Path:
+    root = Path(os.environ.get("MIRRORLAKE_JARS") or Path.home() / ".cache/mirrorlake/jars")
+    decides = "\n".join([*bundle.coordinates, *_left_out(bundle)])
+    return root / f"{bundle.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
+
+
+def _left_out(bundle: Bundle) -> list[str]:
+    """Artifacts that Spark ships: a second copy on the class path would shadow or clash."""
+    if not bundle.beside_spark:
+        return []
+    return sorted({match["artifact"] for jar in _spark_jars() if (match := JAR_NAME.fullmatch(jar.name))})
+
+
+def _spark_jars() -> list[Path]:
+    spec = importlib.util.find_spec("pyspark")
+    return sorted(Path(spec.origin).parent.glob("jars/*.jar")) if spec and spec.origin else []
+
+
+def _listed(folder: Path) -> tuple[Path, ...]:
+    """The jars that the listing names, or none where any of them is missing or cut short."""
+    try:
+        rows = [line.split(maxsplit=2) for line in (folder / COMPLETE).read_text().splitlines()]
+        whole = all((folder / name).stat().st_size == int(size) for _, size, name in rows)
+    except FileNotFoundError:
+        return ()
+    return tuple(folder / name for _, _, name in rows) if whole else ()
+
+
+def _listing(folder: Path) -> str:
+    jars = sorted(folder.glob("*.jar"))
+    return "".join(f"{_sha256(jar)} {jar.stat().st_size} {jar.name}\n" for jar in jars)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextmanager
+def _exclusive(path: Path, say: Say) -> Iterator[None]:
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another process is fetching jars; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# -- how they come here
+
+
+def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
+    """Resolve into a temporary folder, list it, and move it into place in one step."""
+    say(f"fetching the {bundle.name} jars ({', '.join(bundle.coordinates)}); once per machine, about a minute")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as made:
+        jars = Path(made) / "jars"
+        jars.mkdir()
+        _run(_resolver(bundle, Path(made), jars), bundle)
+        (jars / COMPLETE).write_text(_listing(jars))
+        shutil.rmtree(folder, ignore_errors=True)  # an earlier one that was found damaged
+        jars.rename(folder)
+    found = _listed(folder)
+    say(f"{len(found)} {bundle.name} jars are in {folder}")
+    return found
+
+
+def _resolver(bundle: Bundle, work: Path, jars: Path) -> list[str]:
+    """The command that fills `jars`: Ivy where PySpark is installed, else Maven."""
+    ivy = next((jar for jar in _spark_jars() if jar.name.startswith("ivy-")), None)
+    if ivy is not None:
+        (work / "ivy.xml").write_text(ivy_module(bundle.name, bundle.coordinates, _left_out(bundle)))
+        return _ivy_command(ivy, work, jars)
+    if (maven := shutil.which("mvn")) is None:
+        raise UsageFault("neither PySpark (whose Ivy fetches jars) nor mvn is installed", "pip install 'mirrorlake[local]'")
+    (work / "pom.xml").write_text(maven_project(bundle.name, bundle.coordinates))
+    return _maven_command(maven, work, jars)
+
+
+def _ivy_command(ivy: Path, work: Path, jars: Path) -> list[str]:
+    # Bundles overlap, so the download cache is shared and outlives the temporary folder.
+    cache = work.parent / "ivy"
+    pattern = f"{jars}/[artifact]-[revision].[ext]"
+    return [str(java()), "-jar", str(ivy), "-ivy", str(work / "ivy.xml"), "-cache", str(cache),
+            "-types", "jar", "bundle", "-retrieve", pattern]  # fmt: skip
+
+
+def _maven_command(maven: str, work: Path, jars: Path) -> list[str]:
+    return [maven, "-B", "-q", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
+            f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]  # fmt: skip
+
+
+def ivy_module(name: str, coordinates: Iterable[str], left_out: Iterable[str]) -> str:
+    """An ivy.xml; `default->default` is Maven's runtime scope with the artifact itself."""
+    wanted = "".join(
+        f"<dependency org={quoteattr(org)} name={quoteattr(artifact)} rev={quoteattr(revision)}"
+        ' conf="default->default"/>'
+        for org, artifact, revision in _split(coordinates)
+    )
+    excluded = "".join(f"<exclude module={quoteattr(artifact)}/>" for artifact in left_out)
+    return (
+        f'<ivy-module version="2.0"><info organisation="mirrorlake" module={quoteattr(name)}/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{wanted}{excluded}</dependencies></ivy-module>"
+    )
+
+
+def maven_project(name: str, coordinates: Iterable[str]) -> str:
+    wanted = "".join(
+        f"<dependency><groupId>{org}</groupId><artifactId>{artifact}</artifactId><version>{revision}</version></dependency>"
+        for org, artifact, revision in _split(coordinates)
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        f"<groupId>mirrorlake</groupId><artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{wanted}</dependencies></project>"
+    )
+
+
+def _split(coordinates: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    for coordinate in coordinates:
+        org, artifact, revision = coordinate.split(":")
+        yield org, artifact, revision
+
+
+def _run(command: list[str], bundle: Bundle) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        last = "\n".join(line for line in done.stdout.splitlines()[-12:] if line.strip())
+        raise Unreachable(
+            f"the {bundle.name} jars could not be fetched; {Path(command[0]).name} said last:\n{last}",
+            "check that this machine reaches its Maven repository (proxy: JAVA_TOOL_OPTIONS), or copy the jars folder"
+            " of a machine that has it and name its parent in MIRRORLAKE_JARS; then run the command again",
+        )

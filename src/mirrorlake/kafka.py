@@ -1,0 +1,271 @@
+"""What we ask of a cluster: topics and their ids, log starts and ends, ranges of records, new topics.
+
+One thin layer over confluent-kafka that turns its error codes into our error tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as _TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+
+from mirrorlake.errors import (
+    AccessRefused,
+    ClusterUnreachable,
+    DataAtRisk,
+    MirrorlakeError,
+    TopicMissing,
+    Unreachable,
+)
+from mirrorlake.records import TopicPartition
+
+_ACCESS = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
+_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as the cluster describes it; `id` is empty where brokers know no topic ids."""
+
+    name: str
+    id: str
+    partitions: int
+    replication_factor: int
+
+
+def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
+    """Our error for Kafka's: the type says whether trying again helps."""
+    said = f"cluster {alias}: {what}: {error.str()}"
+    if error.code() in _ACCESS:
+        return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
+    if error.code() in _MISSING:
+        return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
+    if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
+    return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
+
+
+@dataclass
+class Cluster:
+    """A live connection to one cluster; clients are made when first needed."""
+
+    alias: str
+    config: Mapping[str, str | bool]
+    timeout_seconds: float = 20.0
+    _errors: list[KafkaError] = field(default_factory=list)
+    _admin: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        # Kept for the object's life: a collected AdminClient fails its pending futures.
+        if self._admin is None:
+            self._admin = AdminClient({**self.config, "error_cb": self._errors.append})
+        return self._admin
+
+    def _ask(self, what: str, call: Callable[[], _T]) -> _T:
+        self._errors.clear()
+        try:
+            return call()
+        except KafkaException as raised:
+            raise translate(self._cause(raised.args[0]), self.alias, what) from raised
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """A refused password shows as a time-out here and as itself in the error callback."""
+        if error.code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            return error
+        return next((seen for seen in self._errors if seen.code() in _ACCESS), error)
+
+    def _metadata(self) -> Any:
+        return self._ask("metadata", lambda: self.admin.list_topics(timeout=self.timeout_seconds))
+
+    def cluster_id(self) -> str:
+        return str(self._metadata().cluster_id or self.alias)
+
+    def broker_count(self) -> int:
+        return len(self._metadata().brokers)
+
+    def topic_names(self) -> list[str]:
+        return sorted(self._metadata().topics)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """The topics that exist among those named."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        futures = self._ask(
+            "describe topics",
+            lambda: self.admin.describe_topics(TopicCollection(names), request_timeout=self.timeout_seconds),
+        )
+        found = {name: self._described(name, future) for name, future in futures.items()}
+        return {name: info for name, info in found.items() if info}
+
+    def _described(self, name: str, future: Any) -> TopicInfo | None:
+        try:
+            topic = self._ask(f"describe topic {name}", future.result)
+        except TopicMissing:
+            return None
+        replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
+        return TopicInfo(name, _uuid_text(topic.topic_id), len(topic.partitions), replicas)
+
+    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
+        """Where each log ends; `committed` means the last stable offset."""
+        return self._offsets(partitions, OffsetSpec.latest(), committed)
+
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def offsets_at(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+        """The first offset at or after a time; the log end where there is none."""
+        asked = list(partitions)
+        found = self._offsets(asked, OffsetSpec.for_timestamp(at_ms))
+        ends = self.log_ends(asked)
+        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], spec: Any, committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        asked = {_TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not asked:
+            return {}
+        isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._ask(
+            "offsets",
+            lambda: self.admin.list_offsets(
+                asked, isolation_level=isolation, request_timeout=self.timeout_seconds
+            ),
+        )
+        return {
+            TopicPartition(at.topic, at.partition): self._ask(
+                f"offset of {at.topic}[{at.partition}]", future.result
+            ).offset
+            for at, future in futures.items()
+        }
+
+    def read_range(
+        self, partition: TopicPartition, first: int, end: int, committed: bool = False
+    ) -> Iterator[Message]:
+        """The records with offsets in [first, end), read to the end-of-partition event: markers take offsets too."""
+        if first >= end:
+            return
+        with self.consumer(committed) as consumer:
+            consumer.assign([_TopicPartition(partition.topic, partition.partition, first)])
+            yield from self._until(consumer, partition, end)
+
+    def _until(self, consumer: Consumer, partition: TopicPartition, end: int) -> Iterator[Message]:
+        while True:
+            messages = consumer.consume(2000, timeout=self.timeout_seconds)
+            if not messages:
+                raise ClusterUnreachable(
+                    f"cluster {self.alias}: reading {partition} stopped for {self.timeout_seconds:.0f} s"
+                )
+            for message in messages:
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    if message.offset() >= end:
+                        return
+                    continue
+                if error is not None:
+                    raise translate(error, self.alias, f"read {partition}")
+                if message.offset() >= end:
+                    return
+                yield message
+                if message.offset() == end - 1:
+                    return
+
+    @contextlib.contextmanager
+    def consumer(self, committed: bool = False) -> Iterator[Consumer]:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        consumer = Consumer(
+            {
+                **self.config,
+                "group.id": "mirrorlake-reader",
+                "enable.auto.commit": "false",
+                "enable.partition.eof": "true",
+                "auto.offset.reset": "error",
+                "isolation.level": isolation,
+            }
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+        topic = NewTopic(name, partitions, replication_factor, config=dict(config))
+        future = self.admin.create_topics([topic], request_timeout=self.timeout_seconds)[name]
+        self._made(f"create topic {name}", future)
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        future = self.admin.create_partitions([NewPartitions(name, partitions)])[name]
+        self._made(f"grow topic {name} to {partitions} partitions", future)
+
+    def _made(self, what: str, future: Any) -> None:
+        try:
+            future.result()
+        except KafkaException as raised:
+            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(raised.args[0], self.alias, what) from raised
+
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Each topic's configuration entries by name."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        if not resources:
+            return {}
+        futures = self.admin.describe_configs(resources, request_timeout=self.timeout_seconds)
+        return {
+            resource.name: self._ask(f"configuration of {resource.name}", future.result)
+            for resource, future in futures.items()
+        }
+
+
+def _uuid_text(topic_id: Any) -> str:
+    if topic_id is None:
+        return ""
+    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    number = ((high & (2**64 - 1)) << 64) | (low & (2**64 - 1))
+    return str(uuid.UUID(int=number)) if number else ""
+
+
+def await_stable_ends(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    stable_seconds: float,
+    timeout_seconds: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> dict[TopicPartition, int]:
+    """The log ends once they have not moved for a while: a dead client's bytes may still be landing."""
+    asked = list(partitions)
+    ends, since, begun = cluster.log_ends(asked), clock(), clock()
+    while clock() - since < stable_seconds:
+        sleep(min(0.25, stable_seconds))
+        seen = cluster.log_ends(asked)
+        if seen != ends:
+            ends, since = seen, clock()
+        if clock() - begun > timeout_seconds:
+            raise DataAtRisk(
+                f"cluster {cluster.alias}: the log ends kept moving for {timeout_seconds:.0f} s during recovery",
+                "another producer writes to these topics: stop it, or set existing_records: append for the target",
+            )
+    return ends

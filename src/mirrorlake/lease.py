@@ -1,0 +1,140 @@
+"""One writer for a flow.
+
+On one machine the operating system's locks are the fence: they are given up by the kernel at the instant the
+holder dies, and a folder gives Delta none. The runner holds `leases/<flow>.lock`; every process that produces
+holds a shared lock on `locks/<flow>__<target>.lock`, so that a new runner outlives the remains of a killed one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from mirrorlake.errors import DataAtRisk, LeaseHeld
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to write a flow; `epoch` grows with every holder and goes into ledger and headers."""
+
+    flow: str
+    epoch: int
+
+
+def _lock_path(root: Path, flow: str) -> Path:
+    return root / "leases" / f"{flow}.lock"
+
+
+def producer_lock_path(root: Path, flow: str, target: str) -> Path:
+    return root / "locks" / f"{flow}__{target}.lock"
+
+
+def _open(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("a+")
+
+
+def _try_lock(file: IO[str], how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def hold(root: Path, flow: str) -> Iterator[Lease]:
+    """Hold the flow, or say who does."""
+    with _open(_lock_path(root, flow)) as file:
+        if not _try_lock(file, fcntl.LOCK_EX):
+            raise _held(root, flow)
+        yield _new_epoch(_lock_path(root, flow).with_suffix(".json"), flow)
+
+
+def _held(root: Path, flow: str) -> LeaseHeld:
+    holder = read_holder(root, flow)
+    return LeaseHeld(
+        f"flow {flow} is run by another runner: {_describe(holder)}",
+        "stop that one first (SIGTERM), or run other flows with --flow; `mirrorlake status` shows what runs",
+    )
+
+
+def _describe(holder: dict[str, Any]) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
+    return f"process {holder.get('pid')} on {holder.get('host')}, since {since}, epoch {holder.get('epoch')}"
+
+
+def _new_epoch(path: Path, flow: str) -> Lease:
+    epoch = _read_json(path).get("epoch", 0) + 1
+    holder = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    replaced = path.with_suffix(".tmp")
+    replaced.write_text(json.dumps(holder))
+    replaced.replace(path)
+    return Lease(flow, epoch)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def read_holder(root: Path, flow: str) -> dict[str, Any]:
+    """Who held the flow last; see `is_held` for whether it still does."""
+    return _read_json(_lock_path(root, flow).with_suffix(".json"))
+
+
+def is_held(root: Path, flow: str) -> bool:
+    path = _lock_path(root, flow)
+    if not path.exists():
+        return False
+    with _open(path) as file:
+        return not _try_lock(file, fcntl.LOCK_SH)
+
+
+def await_no_producers(path: Path, timeout_seconds: float) -> None:
+    """Wait until no process of an earlier runner can still produce."""
+    deadline = time.monotonic() + timeout_seconds
+    with _open(path) as file:
+        while not _try_lock(file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise DataAtRisk(
+                    f"a process of an earlier runner still holds {path} after {timeout_seconds:.0f} s",
+                    f"find it with `fuser {path}` and stop it: it may still be sending records",
+                )
+            time.sleep(0.05)
+
+
+_producer_locks: dict[Path, IO[str]] = {}
+
+
+def mark_producing(path: Path) -> None:
+    """Called in a producing process: hold the shared lock for as long as the process lives."""
+    if path in _producer_locks:
+        return
+    file = _open(path)
+    if not _try_lock(file, fcntl.LOCK_SH):
+        raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
+    _producer_locks[path] = file
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, timeout_seconds: float = 60) -> Iterator[None]:
+    """A short critical section between processes of one machine."""
+    deadline = time.monotonic() + timeout_seconds
+    with _open(path) as file:
+        while not _try_lock(file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise LeaseHeld(f"{path} stayed locked for {timeout_seconds:.0f} s", f"see `fuser {path}`")
+            time.sleep(0.02)
+        yield

@@ -1,0 +1,198 @@
+"""What reached which target, as runs of (source offsets -> target offsets): the only authority on what was delivered."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
+from mirrorlake.tables import Tables
+
+BASELINE, RELAY, SKIP, REPAIR, REPLAY = "baseline", "relay", "skip", "repair", "replay"
+_MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the ledger."""
+
+    flow: str
+    target: str
+    kind: str
+    epoch: int
+    source: SourcePartition
+    source_first: int
+    source_last: int
+    target_partition: TopicPartition
+    target_topic_id: str
+    target_first: int | None
+    count: int
+    target_end: int
+    reason: str = ""
+
+    def row(self, at: datetime) -> dict[str, object]:
+        return {
+            "flow": self.flow,
+            "target": self.target,
+            "kind": self.kind,
+            "epoch": self.epoch,
+            "source_topic": self.source.topic,
+            "source_topic_id": self.source.topic_id,
+            "source_partition": self.source.partition,
+            "source_first": self.source_first,
+            "source_last": self.source_last,
+            "target_topic": self.target_partition.topic,
+            "target_topic_id": self.target_topic_id,
+            "target_partition": self.target_partition.partition,
+            "target_first": self.target_first,
+            "count": self.count,
+            "target_end": self.target_end,
+            "reason": self.reason,
+            "at": at,
+        }
+
+
+def entry_from_row(row: dict[str, object]) -> Entry:
+    values = {
+        name: row[name]
+        for name in ("flow", "target", "kind", "epoch", "source_first", "source_last", "target_topic_id",
+                     "target_first", "count", "target_end", "reason")
+    }  # fmt: skip
+    source = SourcePartition(
+        str(row["source_topic"]), str(row["source_topic_id"]), int(str(row["source_partition"]))
+    )
+    target = TopicPartition(str(row["target_topic"]), int(str(row["target_partition"])))
+    return Entry(source=source, target_partition=target, **values)  # type: ignore[arg-type]
+
+
+@dataclass
+class Position:
+    """Where one source partition stands on one target."""
+
+    next_offset: int
+    target_partition: TopicPartition
+    target_topic_id: str
+    target_end: int
+
+
+@dataclass
+class Book:
+    """The ledger of one flow and target, folded to what matters for going on."""
+
+    positions: dict[SourcePartition, Position] = field(default_factory=dict)
+
+    def apply(self, entry: Entry) -> None:
+        kept = self.positions.get(entry.source)
+        if kept is None or entry.kind == BASELINE:
+            self.positions[entry.source] = _from_entry(entry)
+            return
+        if entry.kind in _MOVES_POSITION:
+            kept.next_offset = max(kept.next_offset, entry.source_last + 1)
+        kept.target_end = max(kept.target_end, entry.target_end)
+
+
+def _from_entry(entry: Entry) -> Position:
+    return Position(entry.source_last + 1, entry.target_partition, entry.target_topic_id, entry.target_end)
+
+
+def fold(entries: Iterable[Entry]) -> Book:
+    """Entries in any order: a baseline replaces only what an earlier epoch left."""
+    book = Book()
+    for entry in sorted(entries, key=lambda e: (e.epoch, e.source_first, e.kind != BASELINE)):
+        book.apply(entry)
+    return book
+
+
+def relay_entries(template: Entry, runs: Sequence[Run], target_end: int) -> list[Entry]:
+    """A row for each run; the template carries who and where."""
+    return [
+        replace(
+            template,
+            source_first=run.source_first,
+            source_last=run.source_last,
+            target_first=run.target_first,
+            count=run.count,
+            target_end=target_end,
+        )
+        for run in runs
+    ]
+
+
+def read(tables: Tables, name: str, flow: str, target: str) -> list[Entry]:
+    rows = tables.read(name, flow=flow, target=target).to_pylist()
+    return [entry_from_row(row) for row in rows]
+
+
+class LedgerWriter:
+    """Commits entries off the hot path: several batches share a commit; `flush` waits for what was given so far."""
+
+    def __init__(
+        self, tables: Tables, name: str, commit_seconds: float, clock: Callable[[], datetime] | None = None
+    ) -> None:
+        self._tables = tables
+        self._name = name
+        self._commit_seconds = commit_seconds
+        self._clock = clock or (lambda: datetime.now(timezone.utc))
+        self._queue: queue.Queue[Sequence[Entry] | threading.Event | None] = queue.Queue()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+        self._thread.start()
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        self._raise_failure()
+        if entries:
+            self._queue.put(entries)
+
+    def flush(self) -> None:
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait()
+        self._raise_failure()
+
+    def close(self) -> None:
+        self.flush()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise self._failure
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None:
+            gathered = [first, *self._gather(first)]
+            self._commit([e for entries in gathered if not isinstance(entries, threading.Event) for e in entries])
+            for waiting in gathered:
+                if isinstance(waiting, threading.Event):
+                    waiting.set()
+
+    def _gather(self, first: Sequence[Entry] | threading.Event) -> list[Sequence[Entry] | threading.Event]:
+        """What arrives until the commit is due; somebody waiting makes it due at once."""
+        gathered: list[Sequence[Entry] | threading.Event] = []
+        waiting = isinstance(first, threading.Event)
+        while True:
+            try:
+                item = self._queue.get(timeout=0 if waiting else self._commit_seconds)
+            except queue.Empty:
+                return gathered
+            if item is None:
+                self._queue.put(None)
+                return gathered
+            gathered.append(item)
+            waiting = waiting or isinstance(item, threading.Event)
+
+    def _commit(self, entries: Sequence[Entry]) -> None:
+        if not entries or self._failure:
+            return
+        at = self._clock()
+        try:
+            rows = [entry.row(at) for entry in entries]
+            self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER))
+        except Exception as error:
+            # Kept for the next caller: a ledger that cannot be written stops the flow.
+            self._failure = error

@@ -1,0 +1,462 @@
+"""Arrow -> Kafka, in the executors.
+
+A task gets slices: a source partition, a range of its offsets, and where they go. It sends them in offset order through one idempotent
+producer that the worker process keeps, then proves each slice by the log's end: after - before = sent. Where that does
+not hold it reads back what it wrote. Whatever remains in doubt is said, never guessed: the driver recovers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mirrorlake.clusters import resolved
+from mirrorlake.errors import DeliveryDoubt, MirrorlakeError
+from mirrorlake.kafka import Cluster, translate
+from mirrorlake.lease import mark_producing
+from mirrorlake.provenance import HEADER, Provenance, decode, digest, encode_front, pack_offset, topic_id_bytes
+from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
+from mirrorlake.tables import Segment
+
+Headers = list[tuple[str, bytes | None]]
+TOO_LARGE = "larger than the target takes"
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What all slices of one flow and target have in common. Travels to the executors: references, no secrets."""
+
+    flow: str
+    target: str
+    epoch: int
+    producer_config: Mapping[str, str]
+    client_config: Mapping[str, str]
+    lock: str | None
+    provenance: bool
+    source_cluster_id: str
+    target_cluster_id: str
+    max_hops: int
+    max_record_bytes: int
+    dead_letters: bool
+    delivery_timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A range of one source partition, where it goes, and where that log should end now."""
+
+    source: SourcePartition
+    first: int
+    until: int
+    target: TopicPartition
+    expected_end: int
+    shared: bool
+    """Others write to the target partition too, so its end proves nothing."""
+    segments: tuple[Segment, ...] = ()
+
+
+@dataclass
+class Outcome:
+    """What became of a slice."""
+
+    source: SourcePartition
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[tuple[int, int, str]] = field(default_factory=list)
+    """(first offset, count, reason) of records left out on purpose."""
+    refused: list[tuple[int, int, str]] = field(default_factory=list)
+    """(offset, bytes, reason) of records that the target can never take."""
+    timeless: list[tuple[int, int]] = field(default_factory=list)
+    """(first offset, count) of records whose timestamp librdkafka cannot carry."""
+    target_end: int = -1
+    error: str = ""
+    """Name and message of the error that left the slice in doubt."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(text: Mapping[str, Any]) -> Outcome:
+        values = dict(text)
+        values["source"] = SourcePartition(*values["source"])
+        values["runs"] = [Run(**run) for run in values["runs"]]
+        for name in ("skipped", "refused", "timeless"):
+            values[name] = [tuple(item) for item in values[name]]
+        return Outcome(**values)
+
+
+# --- what goes out ---
+
+
+@dataclass
+class Outgoing:
+    """The columns of one batch as Python values, and what to do with each row."""
+
+    offsets: list[int]
+    timestamps_ms: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers]
+    verdicts: dict[int, str]
+    """Row -> why it is left out; rows not named go out."""
+    oversize: dict[int, int]
+    """Row -> its size, too large for the target."""
+
+    def goes_out(self, row: int) -> bool:
+        return row not in self.verdicts and row not in self.oversize
+
+    def before(self, row: int) -> Outgoing:
+        """The rows before one: what a flow that stops at a refused record still sends."""
+        return Outgoing(
+            self.offsets[:row],
+            self.timestamps_ms[:row],
+            self.keys[:row],
+            self.values[:row],
+            self.headers[:row],
+            {at: why for at, why in self.verdicts.items() if at < row},
+            {},
+        )
+
+
+class Shaper:
+    """Turns bronze rows of one slice into what the target gets. Sender and recovery share it, so they always agree."""
+
+    def __init__(self, errand: Errand, source: SourcePartition) -> None:
+        self.errand = errand
+        self.source = source
+        self._flow = digest(errand.flow)
+        self._here = digest(errand.source_cluster_id)
+        self._there = digest(errand.target_cluster_id)
+        self._topic_id = topic_id_bytes(source.topic_id)
+        self._front = encode_front(self._flow, self._here, self._topic_id, source.partition, 1, errand.epoch)
+
+    def shape(self, batch: pa.RecordBatch) -> Outgoing:
+        offsets = batch["offset"].to_pylist()
+        headers = header_lists(batch["headers"])
+        verdicts: dict[int, str] = {}
+        if self.errand.provenance:
+            headers = self._stamp(offsets, headers, _has_provenance(batch["headers"]), verdicts)
+        timestamps = pc.floor(pc.divide(batch["timestamp"].cast(pa.int64()), 1000)).cast(pa.int64())
+        outgoing = Outgoing(
+            offsets, timestamps.to_pylist(), batch["key"].to_pylist(), batch["value"].to_pylist(), headers, verdicts, {}
+        )  # fmt: skip
+        outgoing.oversize = self._oversize(batch, outgoing)
+        return outgoing
+
+    def _stamp(
+        self, offsets: list[int], headers: list[Headers], relayed: bool, verdicts: dict[int, str]
+    ) -> list[Headers]:
+        front = self._front
+        if not relayed:
+            return [
+                [*listed, (HEADER, front + pack_offset(offset))]
+                for offset, listed in zip(offsets, headers, strict=True)
+            ]
+        return [
+            self._stamp_one(row, offset, listed, verdicts)
+            for row, (offset, listed) in enumerate(zip(offsets, headers, strict=True))
+        ]
+
+    def _stamp_one(self, row: int, offset: int, listed: Headers, verdicts: dict[int, str]) -> Headers:
+        """A record that was relayed before keeps its origin, counts one hop more, and may have come far enough."""
+        came = next((found for key, value in reversed(listed) if key == HEADER and (found := decode(value))), None)
+        if came is None:
+            return [*listed, (HEADER, self._front + pack_offset(offset))]
+        if came.origin == self._there:
+            verdicts[row] = "loop: the record comes from the target"
+        elif came.hops + 1 > self.errand.max_hops:
+            verdicts[row] = f"hops: the record has made {came.hops} of {self.errand.max_hops}"
+        stamp = Provenance(
+            self._flow, came.origin, self._topic_id, self.source.partition, offset,
+            came.origin_offset, came.hops + 1, self.errand.epoch,
+        )  # fmt: skip
+        others = [(key, value) for key, value in listed if key != HEADER]
+        return [*others, (HEADER, stamp.encode())]
+
+    def _oversize(self, batch: pa.RecordBatch, outgoing: Outgoing) -> dict[int, int]:
+        limit = self.errand.max_record_bytes
+        if batch.nbytes < limit // 2:
+            return {}
+        sizes = (
+            record_bytes(key, value, headers)
+            for key, value, headers in zip(outgoing.keys, outgoing.values, outgoing.headers, strict=True)
+        )
+        return {row: size for row, size in enumerate(sizes) if size > limit}
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """A record alone in its batch, as brokers count it against message.max.bytes: batch 61 B, record about 21 B, framing."""
+    framing = sum(len(name) + len(content or b"") + 10 for name, content in headers)
+    return 61 + 21 + len(key or b"") + len(value or b"") + framing
+
+
+def header_lists(column: pa.Array) -> list[Headers]:
+    """Each row's headers; the child arrays are taken out once, since to_pylist of structs is slow."""
+    if column.null_count == len(column):
+        return [[] for _ in range(len(column))]
+    flat = column.values
+    names, contents = flat.field("key").to_pylist(), flat.field("value").to_pylist()
+    pairs = list(zip(names, contents, strict=True))
+    ends = column.offsets.to_pylist()
+    valid = column.is_valid().to_pylist()
+    return [pairs[ends[row] : ends[row + 1]] if valid[row] else [] for row in range(len(column))]
+
+
+def _has_provenance(column: pa.Array) -> bool:
+    if column.null_count == len(column):
+        return False
+    return bool(pc.any(pc.equal(column.flatten().field("key"), HEADER)).as_py())
+
+
+# --- sending ---
+
+
+class Sender:
+    """One producer and one admin client, kept by the worker process between batches."""
+
+    def __init__(self, errand: Errand) -> None:
+        config = resolved(errand.producer_config)
+        self.cluster = Cluster(errand.target, resolved(errand.client_config))
+        self.failure: KafkaError | None = None
+        self.producer = Producer(
+            {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error, "logger": _quiet()}
+        )
+
+    def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
+        # Only errors are reported. The first is the cause, those after it are its consequence.
+        self.failure = self.failure or error
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self.failure = self.failure or error
+
+    def send(self, target: TopicPartition, outgoing: Outgoing, deadline: Deadline) -> None:
+        """Hand the rows that go out to the producer."""
+        topic, partition = target
+        produce = self.producer.produce
+        left_out = outgoing.verdicts.keys() | outgoing.oversize.keys()
+        rows = zip(outgoing.values, outgoing.keys, outgoing.timestamps_ms, outgoing.headers, strict=True)
+        for row, (value, key, timestamp_ms, headers) in enumerate(rows):
+            if row in left_out:
+                continue
+            while True:
+                try:
+                    produce(topic, value, key, partition, None, timestamp_ms, headers)
+                    break
+                except BufferError:
+                    self._make_room(deadline)
+        self._raise_failure()
+        self.producer.poll(0)
+
+    def _make_room(self, deadline: Deadline) -> None:
+        waiting = len(self.producer)
+        self.producer.poll(0.05)
+        self._raise_failure()
+        deadline.progress(len(self.producer) < waiting)
+
+    def flush(self, deadline: Deadline) -> None:
+        waiting = len(self.producer)
+        while left := self.producer.flush(0.2):
+            self._raise_failure()
+            deadline.progress(left < waiting)
+            waiting = left
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self.failure:
+            raise KafkaException(self.failure)
+
+    def discard(self) -> None:
+        """Nothing that still waits may be sent later: after doubt, only recovery decides what goes."""
+        self.producer.purge(in_queue=True, in_flight=True, blocking=True)
+        self.producer.flush(1)
+
+
+def _quiet() -> Any:
+    import logging
+
+    return logging.getLogger("mirrorlake.librdkafka")
+
+
+class Deadline:
+    """Time without progress, not time altogether: a slow target may take long, a dead one not."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._until = clock() + seconds
+
+    def progress(self, made: bool) -> None:
+        if made:
+            self._until = self._clock() + self._seconds
+        elif self._clock() > self._until:
+            raise DeliveryDoubt(
+                f"the target acknowledged nothing for {self._seconds:.0f} s",
+                "is it up? sending goes on after it answers again",
+            )
+
+
+_senders: dict[tuple[str, str, tuple[tuple[str, str], ...]], Sender] = {}
+
+
+def sender_for(errand: Errand) -> Sender:
+    key = (errand.flow, errand.target, tuple(sorted(errand.producer_config.items())))
+    if errand.lock:
+        mark_producing(Path(errand.lock))
+    if key not in _senders:
+        _senders[key] = Sender(errand)
+    return _senders[key]
+
+
+def drop_sender(errand: Errand) -> None:
+    key = (errand.flow, errand.target, tuple(sorted(errand.producer_config.items())))
+    if sender := _senders.pop(key, None):
+        sender.discard()
+
+
+Batches = Iterable[pa.RecordBatch]
+
+
+def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]]) -> list[Outcome]:
+    """Send all slices of a task:
+
+    1. check that each log ends where it should;
+    2. send each slice in offset order;
+    3. flush, with a deadline;
+    4. prove what was sent by the log ends, or by reading back.
+    """
+    outcomes = {slice_.source: Outcome(slice_.source) for slice_, _ in work}
+    try:
+        sender = sender_for(errand)
+        before = _checked_ends(sender.cluster, [slice_ for slice_, _ in work])
+        deadline = Deadline(errand.delivery_timeout_seconds)
+        offsets = {
+            slice_.source: _send_slice(errand, sender, slice_, batches, outcomes[slice_.source], deadline)
+            for slice_, batches in work
+        }
+        sender.flush(deadline)
+        after = sender.cluster.log_ends([slice_.target for slice_, _ in work])
+        for slice_, _ in work:
+            _prove(errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source])
+    except (KafkaException, MirrorlakeError) as error:
+        drop_sender(errand)
+        said = str(_translated(errand, error))
+        for outcome in outcomes.values():
+            outcome.error = outcome.error or f"{type(_translated(errand, error)).__name__}: {said}"
+    return list(outcomes.values())
+
+
+def _translated(errand: Errand, error: Exception) -> MirrorlakeError:
+    if isinstance(error, MirrorlakeError):
+        return error
+    return translate(error.args[0], errand.target, "produce")
+
+
+def _checked_ends(cluster: Cluster, slices: Sequence[Slice]) -> dict[TopicPartition, int]:
+    ends = cluster.log_ends([slice_.target for slice_ in slices])
+    for slice_ in slices:
+        if not slice_.shared and ends[slice_.target] != slice_.expected_end:
+            raise DeliveryDoubt(
+                f"{slice_.target} ends at {ends[slice_.target]}, expected {slice_.expected_end}",
+                "recovery reads what is there and goes on",
+            )
+    return ends
+
+
+def _send_slice(
+    errand: Errand,
+    sender: Sender,
+    slice_: Slice,
+    batches: Callable[[], Batches],
+    outcome: Outcome,
+    deadline: Deadline,
+) -> list[int]:
+    """Returns the source offsets handed to the producer."""
+    shaper, offsets, last_offset = Shaper(errand, slice_.source), [], slice_.first - 1
+    for batch in batches():
+        outgoing = shaper.shape(batch)
+        if outgoing.offsets[0] <= last_offset:
+            raise DeliveryDoubt(f"{slice_.source}: offset {outgoing.offsets[0]} came after {last_offset}")
+        last_offset = outgoing.offsets[-1]
+        stop_at = min(outgoing.oversize, default=None) if not errand.dead_letters else None
+        if stop_at is not None:
+            size = outgoing.oversize[stop_at]
+            outcome.refused.append((outgoing.offsets[stop_at], size, TOO_LARGE))
+            outgoing = outgoing.before(stop_at)
+        if outgoing.offsets:
+            sender.send(slice_.target, outgoing, deadline)
+            offsets += note(outgoing, outcome)
+        if stop_at is not None:
+            break
+    return offsets
+
+
+def note(outgoing: Outgoing, outcome: Outcome) -> list[int]:
+    """Write down what was left out and why; returns the offsets that went out."""
+    for row, reason in outgoing.verdicts.items():
+        outcome.skipped.append((outgoing.offsets[row], 1, reason))
+    for row, size in outgoing.oversize.items():
+        if row not in outgoing.verdicts:
+            outcome.refused.append((outgoing.offsets[row], size, TOO_LARGE))
+    if min(outgoing.timestamps_ms) <= 0:
+        rows = (row for row, at_ms in enumerate(outgoing.timestamps_ms) if at_ms <= 0)
+        outcome.timeless += spans([outgoing.offsets[row] for row in rows if outgoing.goes_out(row)])
+    if not outgoing.verdicts and not outgoing.oversize:
+        return outgoing.offsets
+    return [offset for row, offset in enumerate(outgoing.offsets) if outgoing.goes_out(row)]
+
+
+def _prove(
+    errand: Errand,
+    cluster: Cluster,
+    slice_: Slice,
+    offsets: list[int],
+    before: Mapping[TopicPartition, int],
+    after: Mapping[TopicPartition, int],
+    outcome: Outcome,
+) -> None:
+    start, end = before[slice_.target], after[slice_.target]
+    outcome.target_end = end
+    if not slice_.shared and end - start == len(offsets):
+        outcome.runs = runs_at(offsets, start)
+        return
+    outcome.runs = _read_back(errand, cluster, slice_, start, end)
+    found = [offset for run in outcome.runs for offset in range(run.source_first, run.source_last + 1)]
+    if found != offsets:
+        raise DeliveryDoubt(
+            f"{slice_.source} -> {slice_.target}: {len(offsets)} records sent, {len(found)} found in [{start}, {end})",
+            "recovery compares the target's tail with bronze",
+        )
+
+
+def runs_at(offsets: Sequence[int], target_first: int) -> list[Run]:
+    """Source offsets that stand one after the other on the target, as runs."""
+    runs, at = [], target_first
+    for first, count in spans(offsets):
+        runs.append(Run(first, at, count))
+        at += count
+    return runs
+
+
+def _read_back(errand: Errand, cluster: Cluster, slice_: Slice, start: int, end: int) -> list[Run]:
+    ours = own_records(errand, slice_.source, cluster.read_range(slice_.target, start, end))
+    return runs_from_pairs(ours)
+
+
+def own_records(
+    errand: Errand, source: SourcePartition, messages: Iterable[Any]
+) -> Iterator[tuple[int, int]]:
+    """(source offset, target offset) of the messages that this flow relayed from the source partition."""
+    flow, topic_id = digest(errand.flow), topic_id_bytes(source.topic_id)
+    for message in messages:
+        for key, value in reversed(message.headers() or ()):
+            came = decode(value) if key == HEADER else None
+            if came and came.flow == flow and came.topic_id == topic_id and came.partition == source.partition:
+                yield came.offset, message.offset()
+                break

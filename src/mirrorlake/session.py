@@ -1,0 +1,106 @@
+"""The Spark session of the embedded default. On Databricks the runtime brings its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import UsageFault
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Secrets never get here; should one, Spark's own pages and logs must not show it.
+_REDACT = "(?i)secret|password|passwd|token|jaas|sasl|credential|connection.?string|access.?key|keystore|pem|sig="
+
+
+def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Path) -> dict[str, str]:
+    """Spark settings for one small machine, each for a reason that `docs/performance.md` measures."""
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.app.name": "mirrorlake",
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": _java_options(logs),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": _REDACT,
+        "spark.sql.redaction.options.regex": _REDACT,
+        "spark.scheduler.mode": "FAIR",
+        "spark.speculation": "false",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.pollingDelay": "50ms",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.io.skipping.stringPrefixLength": "255",
+        "spark.sql.parquet.compression.codec": codec,
+        **_parquet(),
+    }
+
+
+def _java_options(logs: Path) -> str:
+    # Only Kafka's own file provider may resolve references in client options, and it reads one folder of ours.
+    provider = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    return " ".join(
+        [
+            "-XX:+UseParallelGC",
+            f"-Dlog4j2.configurationFile={logs / 'log4j2.properties'}",
+            f"-Dorg.apache.kafka.automatic.config.providers={provider}",
+        ]
+    )
+
+
+def _parquet() -> dict[str, str]:
+    """Row groups and pages bounded by bytes: hundreds of records of 900 kB must not wait in memory for a check."""
+    plain = {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE}
+    return {
+        **plain,
+        "spark.hadoop.parquet.block.size": str(32 << 20),
+        "spark.hadoop.parquet.page.size.row.check.min": "4",
+        "spark.hadoop.parquet.block.size.row.check.min": "4",
+        "spark.hadoop.parquet.page.write-checksum.enabled": "false",
+    }
+
+
+_UNIQUE = ("key", "value", "headers.list.element.value", "offset")
+
+
+def log4j(logs: Path) -> str:
+    return f"""status = error
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {logs}/spark.log
+appender.file.filePattern = {logs}/spark-%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 20MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+"""
+
+
+def start(options: Mapping[str, str], logs: Path) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise UsageFault("PySpark is not installed", "pip install 'mirrorlake[local]'") from None
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "log4j2.properties").write_text(log4j(logs))
+    # Workers must be this interpreter, with our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,369 @@
+"""Delta tables: where they are, appending, reading, and which files hold which offsets.
+
+Two homes behind one small interface: a folder (the embedded default) and a Databricks catalog. In a folder the ops
+tables are written by delta-rs, whose commits on a local disk are exclusive between processes and take
+milliseconds; Spark reads the same tables. Bronze is written by Spark in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from mirrorlake.errors import StateMismatch, StorageUnreachable
+from mirrorlake.records import BRONZE_STATISTICS, OPS_TABLES, SourcePartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT_PROPERTY = "mirrorlake.format"
+FORMAT_VERSION = 1
+
+
+class Tables(Protocol):
+    """Where tables live. Names are `schema.table`."""
+
+    def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Make the table unless it is there; refuse one of a newer format."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def append(self, name: str, rows: pa.Table) -> None: ...
+
+    def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
+        """The rows whose columns equal what is asked, as Arrow."""
+
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+        """Append what Spark computed, once for each (id, version)."""
+
+    def txn_version(self, name: str, txn_app_id: str) -> int | None: ...
+
+    def identifier(self, name: str) -> str:
+        """The table in Spark SQL."""
+
+    def folder(self, name: str) -> Path | None:
+        """Where a Python process can open the files, None where only Spark may."""
+
+
+def check_format(name: str, properties: Mapping[str, str]) -> None:
+    kept = int(properties.get(FORMAT_PROPERTY, FORMAT_VERSION))
+    if kept > FORMAT_VERSION:
+        raise StateMismatch(
+            f"table {name} has format {kept}, this version of mirrorlake knows {FORMAT_VERSION}",
+            "use the newer mirrorlake that wrote it",
+        )
+
+
+def bronze_properties(codec: str, deleted_file_retention_hours: int) -> dict[str, str]:
+    """Statistics only where planning needs them; no deletion vectors, since tasks read the Parquet files themselves."""
+    return {
+        "delta.dataSkippingStatsColumns": BRONZE_STATISTICS,
+        "delta.enableDeletionVectors": "false",
+        "delta.deletedFileRetentionDuration": f"interval {deleted_file_retention_hours} hours",
+        "delta.logRetentionDuration": f"interval {max(720, deleted_file_retention_hours)} hours",
+        "delta.checkpointInterval": "100",
+        "delta.parquet.compression.codec": codec,
+    }
+
+
+def ensure_ops(tables: Tables, ops_schema: str) -> None:
+    for name, schema in OPS_TABLES.items():
+        # Every open reads the log from the last checkpoint on: many small commits want checkpoints often.
+        tables.ensure(f"{ops_schema}.{name}", schema, {"delta.checkpointInterval": "10"})
+
+
+class FolderTables:
+    """Tables below a folder: `<root>/tables/<schema>/<table>`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def _path(self, name: str) -> Path:
+        schema, _, table = name.partition(".")
+        return self.root / "tables" / schema / table
+
+    def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        if not self.exists(name):
+            self._create(name, schema, {**properties, FORMAT_PROPERTY: str(FORMAT_VERSION)})
+        check_format(name, DeltaTable(self._path(name)).metadata().configuration)
+
+    def _create(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        path = self._path(name)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(
+                path,
+                schema,
+                mode="ignore",
+                configuration=dict(properties),
+                raise_if_key_not_exists=False,
+            )
+        except OSError as error:
+            raise StorageUnreachable(
+                f"{path} cannot be written: {error.strerror}", "choose another --root, or mend its permissions"
+            ) from error
+        except DeltaError:
+            # Another process made it at the same instant.
+            if not self.exists(name):
+                raise
+
+    def exists(self, name: str) -> bool:
+        return DeltaTable.is_deltatable(str(self._path(name)))
+
+    def append(self, name: str, rows: pa.Table) -> None:
+        write_deltalake(self._path(name), rows, mode="append")
+
+    def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
+        try:
+            table = DeltaTable(self._path(name))
+        except TableNotFoundError:
+            raise _no_table(name) from None
+        wanted = [(column, "=", value) for column, value in equal.items()]
+        return table.to_pyarrow_table(columns=columns, filters=wanted or None)
+
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+        (
+            frame.write.format("delta")
+            .mode("append")
+            .option("txnAppId", txn_app_id)
+            .option("txnVersion", txn_version)
+            .save(str(self._path(name)))
+        )
+
+    def txn_version(self, name: str, txn_app_id: str) -> int | None:
+        return DeltaTable(self._path(name)).transaction_version(txn_app_id)
+
+    def identifier(self, name: str) -> str:
+        return f"delta.`{self._path(name)}`"
+
+    def folder(self, name: str) -> Path | None:
+        return self._path(name)
+
+
+class CatalogTables:
+    """Tables of a catalog, read and written by Spark alone: governed storage has no other way in."""
+
+    def __init__(self, spark: SparkSession, catalog: str) -> None:
+        self.spark = spark
+        self.catalog = catalog
+
+    def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if not self.exists(name):
+            kept = {**properties, FORMAT_PROPERTY: str(FORMAT_VERSION)}
+            clause = ", ".join(f"'{key}' = '{value}'" for key, value in kept.items())
+            columns = from_arrow_schema(schema)
+            ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns.fields)
+            self.spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self.identifier(name)} ({ddl}) USING delta TBLPROPERTIES ({clause})"
+            )
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
+        check_format(name, {row["key"]: row["value"] for row in rows})
+
+    def exists(self, name: str) -> bool:
+        return bool(self.spark.catalog.tableExists(self.identifier(name)))
+
+    def append(self, name: str, rows: pa.Table) -> None:
+        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))
+
+    def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
+        frame = self.spark.read.table(self.identifier(name))
+        for column, value in equal.items():
+            frame = frame.where(frame[column] == value)
+        return (frame.select(*columns) if columns else frame).toArrow()
+
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+        (
+            frame.write.format("delta")
+            .mode("append")
+            .option("txnAppId", txn_app_id)
+            .option("txnVersion", txn_version)
+            .saveAsTable(self.identifier(name))
+        )
+
+    def txn_version(self, name: str, txn_app_id: str) -> int | None:
+        # Spark has no call for this; the batch column of rows says as much for bronze.
+        return None
+
+    def identifier(self, name: str) -> str:
+        return ".".join(f"`{part}`" for part in (self.catalog, *name.split(".")))
+
+    def folder(self, name: str) -> Path | None:
+        return None
+
+
+def _no_table(name: str) -> StorageUnreachable:
+    return StorageUnreachable(f"there is no table {name}", "has the flow run at least once with this --root?")
+
+
+# --- which files hold which offsets ---
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What one file holds of one source partition."""
+
+    path: str
+    source: SourcePartition
+    first_offset: int
+    last_offset: int
+    records: int
+    bytes: int
+    alone: bool
+    """Nothing else is in the file."""
+
+
+class BronzeFiles:
+    """The segments of a bronze table in a folder, kept up to date version by version."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._table = DeltaTable(folder)
+        self._segments: dict[str, list[Segment]] = {}
+        self._index()
+
+    def refresh(self) -> int:
+        """Look at the newest version; returns it."""
+        before = self._table.version()
+        self._table.update_incremental()
+        if self._table.version() != before:
+            self._index()
+        return int(self._table.version())
+
+    def segments(self) -> list[Segment]:
+        return [segment for segments in self._segments.values() for segment in segments]
+
+    def _index(self) -> None:
+        adds = pa.table(self._table.get_add_actions(flatten=True))
+        live = set(adds["path"].to_pylist())
+        self._segments = {path: kept for path, kept in self._segments.items() if path in live}
+        known = pa.array(list(self._segments), pa.string())
+        new = adds.filter(pc.invert(pc.is_in(adds["path"], known))).to_pylist()
+        with ThreadPoolExecutor(4) as pool:
+            for row, segments in zip(new, pool.map(self._segments_of, new), strict=True):
+                self._segments[row["path"]] = segments
+
+    def _segments_of(self, row: dict[str, Any]) -> list[Segment]:
+        path = str(self.folder / unquote(row["path"]))
+        single = all(
+            row.get(f"min.{column}") is not None and row.get(f"min.{column}") == row.get(f"max.{column}")
+            for column in ("topic", "topic_id", "partition")
+        )
+        if not single:
+            return _segments_by_reading(path, row["size_bytes"])
+        source = SourcePartition(row["min.topic"], row["min.topic_id"], row["min.partition"])
+        first, last = row["min.offset"], row["max.offset"]
+        return [Segment(path, source, first, last, row["num_records"], row["size_bytes"], alone=True)]
+
+
+def _segments_by_reading(path: str, size_bytes: int) -> list[Segment]:
+    """A file of many partitions (a shared table, a compacted one): its four narrow columns say what is in it."""
+    keys = ["topic", "topic_id", "partition"]
+    table = pq.read_table(path, columns=[*keys, "offset"])
+    grouped = table.group_by(keys).aggregate([("offset", "min"), ("offset", "max"), ("offset", "count")])
+    return [
+        Segment(
+            path,
+            SourcePartition(row["topic"], row["topic_id"], row["partition"]),
+            row["offset_min"],
+            row["offset_max"],
+            row["offset_count"],
+            max(1, size_bytes * row["offset_count"] // table.num_rows),
+            alone=grouped.num_rows == 1,
+        )
+        for row in grouped.to_pylist()
+    ]
+
+
+# --- reading them in order ---
+
+RECORD_COLUMNS = ["offset", "timestamp", "key", "value", "headers"]
+_READ_BYTES = 8 << 20  # rows of a batch are chosen so that it stays near this, whatever the records' size
+
+
+def read_ordered(segments: Sequence[Segment], first: int, until: int) -> Iterator[pa.RecordBatch]:
+    """The records of one source partition with offsets in [first, until), in offset order, batch by batch."""
+    for group in _overlapping(sorted(segments, key=lambda segment: segment.first_offset)):
+        if len(group) == 1:
+            yield from _read_one(group[0], first, until)
+        else:
+            yield from _sorted(group, first, until)
+
+
+def _overlapping(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    group: list[Segment] = []
+    for segment in segments:
+        if group and segment.first_offset > max(other.last_offset for other in group):
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group
+
+
+def _read_one(segment: Segment, first: int, until: int) -> Iterator[pa.RecordBatch]:
+    last_offset = -1
+    for batch in _filtered(segment, first, until):
+        if not _ascends(batch["offset"], last_offset):
+            # Compaction may have joined files in any order; what was given out so far is right, the rest is sorted.
+            yield from _sorted([segment], last_offset + 1, until)
+            return
+        last_offset = batch["offset"][-1].as_py()
+        yield batch
+
+
+def _ascends(offsets: pa.Array, after: int) -> bool:
+    numbers = offsets.to_numpy()
+    return bool(numbers[0] > after and (numbers[1:] > numbers[:-1]).all())
+
+
+def _sorted(segments: Sequence[Segment], first: int, until: int) -> Iterator[pa.RecordBatch]:
+    batches = [batch for segment in segments for batch in _filtered(segment, first, until)]
+    if not batches:
+        return
+    table = pa.Table.from_batches(batches).sort_by("offset")
+    yield from table.to_batches(max_chunksize=max(batch.num_rows for batch in batches))
+
+
+def _filtered(segment: Segment, first: int, until: int) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(segment.path, buffer_size=1 << 20) as file:
+        groups = [g for g in range(file.num_row_groups) if _group_overlaps(file, g, first, until)]
+        columns = RECORD_COLUMNS if segment.alone else [*RECORD_COLUMNS, "topic", "topic_id", "partition"]
+        for batch in file.iter_batches(_rows_per_batch(file.metadata), groups, columns):
+            kept = batch.filter(_wanted(batch, segment, first, until))
+            if kept.num_rows:
+                yield kept.select(RECORD_COLUMNS)
+
+
+def _rows_per_batch(metadata: Any) -> int:
+    total = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
+    return max(1, min(16384, _READ_BYTES * metadata.num_rows // max(1, total)))
+
+
+def _group_overlaps(file: Any, group: int, first: int, until: int) -> bool:
+    leaves = (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
+    statistics = next(leaf.statistics for leaf in leaves if leaf.path_in_schema == "offset")
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return bool(statistics.max >= first and statistics.min < until)
+
+
+def _wanted(batch: pa.RecordBatch, segment: Segment, first: int, until: int) -> pa.Array:
+    offset = batch["offset"]
+    mask = pc.and_(pc.greater_equal(offset, first), pc.less(offset, until))
+    if segment.alone:
+        return mask
+    for column in ("topic", "topic_id", "partition"):
+        mask = pc.and_(mask, pc.equal(batch[column], getattr(segment.source, column)))
+    return mask
