@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import mirrorlake.errors as errors
 from mirrorlake.errors import (
+    DataAtRisk,
     DeliveryDoubt,
     ExistingRecords,
     MirrorlakeError,
@@ -159,6 +160,25 @@ class Outbox:
     dead_letters: Callable[[Errand, SourcePartition, str, Sequence[tuple[int, int, str]]], None]
 
 
+class Backoff:
+    """Waits that grow, until patience ends."""
+
+    def __init__(self, patience_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        self._wait_seconds = 0.25
+        self._since = self._clock()
+
+    def next_wait(self, fault: Transient) -> float:
+        if self._clock() - self._since > self._patience_seconds:
+            raise fault
+        self._wait_seconds = min(self._wait_seconds * 2, 10)
+        return self._wait_seconds
+
+
 @dataclass
 class FanOut:
     """One target of one bronze table."""
@@ -178,6 +198,8 @@ class FanOut:
     budget_bytes: int = 256 << 20
     rate_limit_per_second: int | None = None
     slots: int = 2
+    patience_seconds: float = float("inf")
+    """How long what passes by itself may take to pass."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
     _shared: set[TopicPartition] = field(default_factory=set)
@@ -187,20 +209,16 @@ class FanOut:
     def deliver(self) -> None:
         """Send all that bronze holds now and the ledger does not know, trying again after what passes by itself."""
         with self._lock:
-            wait_seconds = 0.5
+            backoff = Backoff(self.patience_seconds)
             while not self.stopping.is_set():
                 try:
                     if self._deliver_once():
                         return
-                    wait_seconds = 0.5
+                    backoff.reset()
                 except Transient as fault:
-                    self._doubt(fault)
-                    self.stopping.wait(wait_seconds)
-                    wait_seconds = min(wait_seconds * 2, 10)
-
-    def _doubt(self, fault: MirrorlakeError) -> None:
-        self._recovered = False
-        self.progress.waiting = fault.what
+                    self._recovered = False
+                    self.progress.waiting = fault.what
+                    self.stopping.wait(backoff.next_wait(fault))
 
     def _deliver_once(self) -> bool:
         """One round; true when nothing is left to send."""
@@ -244,7 +262,15 @@ class FanOut:
         try:
             return run_files(self.spark, self.errand, tasks)
         except Exception as error:
-            raise DeliveryDoubt(f"a Spark task of {self.errand.target} ended: {_first_line(error)}") from error
+            raise self._task_fault(error) from error
+
+    def _task_fault(self, error: Exception) -> MirrorlakeError:
+        """A worker that died is doubt; a worker that raised something we do not know is a fault of ours."""
+        said = f"flow {self.errand.flow}, target {self.errand.target}: a Spark task ended: {last_line(error)}"
+        unknown = type(error).__name__ == "PythonException" and DeliveryDoubt.__name__ not in str(error)
+        if unknown:
+            return DataAtRisk(said, "see logs/spark.log below the storage root; run again to recover and go on")
+        return DeliveryDoubt(said)
 
     def _settle(self, tasks: Sequence[Sequence[Slice]], outcomes: Sequence[Outcome]) -> int:
         """Write down what was delivered, first of all; then say what was not."""
@@ -442,9 +468,10 @@ def error_from_text(text: str) -> MirrorlakeError:
     return DeliveryDoubt(text)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+def last_line(error: Exception) -> str:
+    """Of a traceback that travelled as text, the line that says what happened."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else type(error).__name__
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The Java side: which jars are needed, where they are kept, how they come here.
 
-A bundle is resolved once per machine, by the Ivy that PySpark ships or else by Maven, into a folder named after
-its coordinates. The folder appears by a rename, so it is either whole or absent; `.complete` in it lists every jar
-with size and SHA-256, and each use compares names and sizes with what is on disk.
+A bundle is resolved once per machine, by the Ivy that PySpark ships or else by Maven, into a folder named
+after its coordinates. The folder appears by a rename, so it is either whole or absent; its `.complete` lists
+every jar with SHA-256 and size, and each use compares names and sizes with what is on disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from mirrorlake.errors import Unreachable, UsageFault
 OLDEST_JAVA = 17
 INSTALL_JAVA = "apt-get install -y openjdk-17-jre-headless"
 COMPLETE = ".complete"
-JAR_NAME = re.compile(r"(?P<artifact>.+?)-\d[^/]*\.jar")
+# A version begins with a digit; after a dash it goes on with one number and then words (1.5.6-9, 33.3.1-jre).
+JAR_NAME = re.compile(r"(?P<artifact>.+?)-\d[\w.]*(-\d[\w.]*)?(-[A-Za-z][\w.]*)*\.jar")
 
 Say = Callable[[str], None]
 
@@ -87,7 +88,7 @@ def resolve(bundle: Bundle, say: Say) -> tuple[Path, ...]:
     if jars := _listed(folder):
         return jars
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder.parent / "lock", say):
+    with alone(folder.parent / "lock", say):
         # Another process may have fetched them while we waited.
         return _listed(folder) or _fetch(bundle, folder, say)
 
@@ -145,12 +146,13 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _exclusive(path: Path, say: Say) -> Iterator[None]:
-    with path.open("w") as lock:
+def alone(lock_file: Path, say: Say) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, however it ends."""
+    with lock_file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another process is fetching jars; waiting for it")
+            say(f"waiting for another process at work in {lock_file.parent}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -160,7 +162,9 @@ def _exclusive(path: Path, say: Say) -> Iterator[None]:
 
 def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
     """Resolve into a temporary folder, list it, and move it into place in one step."""
-    say(f"fetching the {bundle.name} jars ({', '.join(bundle.coordinates)}); once per machine, about a minute")
+    say(
+        f"fetching the {bundle.name} jars ({', '.join(bundle.coordinates)}); once per machine, about a minute"
+    )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as made:
         jars = Path(made) / "jars"
         jars.mkdir()
@@ -180,9 +184,11 @@ def _resolver(bundle: Bundle, work: Path, jars: Path) -> list[str]:
         (work / "ivy.xml").write_text(ivy_module(bundle.name, bundle.coordinates, _left_out(bundle)))
         return _ivy_command(ivy, work, jars)
     if (maven := shutil.which("mvn")) is None:
-        raise UsageFault("neither PySpark (whose Ivy fetches jars) nor mvn is installed", "pip install 'mirrorlake[local]'")
+        raise UsageFault(
+            "neither PySpark (whose Ivy fetches jars) nor mvn is installed", "pip install 'mirrorlake[local]'"
+        )
     (work / "pom.xml").write_text(maven_project(bundle.name, bundle.coordinates))
-    return _maven_command(maven, work, jars)
+    return _maven_command(maven, work, jars, _left_out(bundle))
 
 
 def _ivy_command(ivy: Path, work: Path, jars: Path) -> list[str]:
@@ -193,9 +199,10 @@ def _ivy_command(ivy: Path, work: Path, jars: Path) -> list[str]:
             "-types", "jar", "bundle", "-retrieve", pattern]  # fmt: skip
 
 
-def _maven_command(maven: str, work: Path, jars: Path) -> list[str]:
+def _maven_command(maven: str, work: Path, jars: Path, left_out: Iterable[str]) -> list[str]:
     return [maven, "-B", "-q", "-f", str(work / "pom.xml"), "dependency:copy-dependencies",
-            f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]  # fmt: skip
+            f"-DoutputDirectory={jars}", "-DincludeScope=runtime",
+            f"-DexcludeArtifactIds={','.join(left_out)}"]  # fmt: skip
 
 
 def ivy_module(name: str, coordinates: Iterable[str], left_out: Iterable[str]) -> str:
@@ -219,7 +226,7 @@ def maven_project(name: str, coordinates: Iterable[str]) -> str:
         for org, artifact, revision in _split(coordinates)
     )
     return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<project><modelVersion>4.0.0</modelVersion>"
         f"<groupId>mirrorlake</groupId><artifactId>{name}</artifactId><version>1</version><packaging>pom</packaging>"
         f"<dependencies>{wanted}</dependencies></project>"
     )
@@ -234,9 +241,9 @@ def _split(coordinates: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 def _run(command: list[str], bundle: Bundle) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        last = "\n".join(line for line in done.stdout.splitlines()[-12:] if line.strip())
+        last = "\n".join(line for line in done.stdout.splitlines()[-20:] if line.strip())
         raise Unreachable(
             f"the {bundle.name} jars could not be fetched; {Path(command[0]).name} said last:\n{last}",
-            "check that this machine reaches its Maven repository (proxy: JAVA_TOOL_OPTIONS), or copy the jars folder"
-            " of a machine that has it and name its parent in MIRRORLAKE_JARS; then run the command again",
+            "check that this machine reaches its Maven repository (proxy: JAVA_TOOL_OPTIONS), or copy"
+            " the folder of a machine that has the jars and name it in MIRRORLAKE_JARS; then try again",
         )

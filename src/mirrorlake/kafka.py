@@ -6,6 +6,7 @@ One thin layer over confluent-kafka that turns its error codes into our error tr
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -173,9 +174,13 @@ class Cluster:
             yield from self._until(consumer, partition, end)
 
     def _until(self, consumer: Consumer, partition: TopicPartition, end: int) -> Iterator[Message]:
+        heard_at = time.monotonic()
         while True:
-            messages = consumer.consume(2000, timeout=self.timeout_seconds)
-            if not messages:
+            # `consume` waits until it has as many as asked, so the wait is short and the patience is ours.
+            messages = consumer.consume(1000, timeout=0.05)
+            if messages:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self.timeout_seconds:
                 raise ClusterUnreachable(
                     f"cluster {self.alias}: reading {partition} stopped for {self.timeout_seconds:.0f} s"
                 )

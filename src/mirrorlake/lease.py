@@ -2,7 +2,7 @@
 
 On one machine the operating system's locks are the fence: they are given up by the kernel at the instant the
 holder dies, and a folder gives Delta none. The runner holds `leases/<flow>.lock`; every process that produces
-holds a shared lock on `locks/<flow>__<target>.lock`, so that a new runner outlives the remains of a killed one.
+holds a shared lock on `locks/<flow>@<target>.lock`, so that a new runner outlives the rest of a killed one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from mirrorlake.errors import DataAtRisk, LeaseHeld
+from mirrorlake.errors import DataAtRisk, LeaseHeld, StateMismatch, StorageUnreachable
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,17 @@ def _lock_path(root: Path, flow: str) -> Path:
 
 
 def producer_lock_path(root: Path, flow: str, target: str) -> Path:
-    return root / "locks" / f"{flow}__{target}.lock"
+    return root / "locks" / f"{flow}@{target}.lock"  # no name holds an @, so no two pairs share a file
 
 
 def _open(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a+")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+")
+    except OSError as error:
+        raise StorageUnreachable(
+            f"{path} cannot be written: {error.strerror}", "choose another --root, or mend its permissions"
+        ) from error
 
 
 def _try_lock(file: IO[str], how: int) -> bool:
@@ -50,11 +55,24 @@ def _try_lock(file: IO[str], how: int) -> bool:
     return True
 
 
+# Whoever asks `is_held` has the lock for an instant: a runner that starts then is not refused.
+_LOOK_SECONDS = 0.5
+
+
+def _lock_within(file: IO[str], how: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not _try_lock(file, how):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 @contextlib.contextmanager
 def hold(root: Path, flow: str) -> Iterator[Lease]:
     """Hold the flow, or say who does."""
     with _open(_lock_path(root, flow)) as file:
-        if not _try_lock(file, fcntl.LOCK_EX):
+        if not _lock_within(file, fcntl.LOCK_EX, _LOOK_SECONDS):
             raise _held(root, flow)
         yield _new_epoch(_lock_path(root, flow).with_suffix(".json"), flow)
 
@@ -76,7 +94,10 @@ def _new_epoch(path: Path, flow: str) -> Lease:
     epoch = _read_json(path).get("epoch", 0) + 1
     holder = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
     replaced = path.with_suffix(".tmp")
-    replaced.write_text(json.dumps(holder))
+    with replaced.open("w") as file:
+        file.write(json.dumps(holder))
+        file.flush()
+        os.fsync(file.fileno())
     replaced.replace(path)
     return Lease(flow, epoch)
 
@@ -86,6 +107,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
+    except ValueError:
+        raise StateMismatch(
+            f"{path} is damaged: it should hold the flow's epoch",
+            'write {"epoch": N} into it, with N at least the largest epoch in the ledger',
+        ) from None
     return found
 
 
@@ -104,37 +130,40 @@ def is_held(root: Path, flow: str) -> bool:
 
 def await_no_producers(path: Path, timeout_seconds: float) -> None:
     """Wait until no process of an earlier runner can still produce."""
-    deadline = time.monotonic() + timeout_seconds
     with _open(path) as file:
-        while not _try_lock(file, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise DataAtRisk(
-                    f"a process of an earlier runner still holds {path} after {timeout_seconds:.0f} s",
-                    f"find it with `fuser {path}` and stop it: it may still be sending records",
-                )
-            time.sleep(0.05)
+        if not _lock_within(file, fcntl.LOCK_EX, timeout_seconds):
+            raise DataAtRisk(
+                f"a process of an earlier runner still holds {path} after {timeout_seconds:.0f} s",
+                f"find it with `fuser {path}` and stop it: it may still be sending records",
+            )
 
 
 _producer_locks: dict[Path, IO[str]] = {}
 
 
-def mark_producing(path: Path) -> None:
-    """Called in a producing process: hold the shared lock for as long as the process lives."""
+def mark_producing(path: Path, flow: str = "", epoch: int = 0) -> None:
+    """Called in a producing process: hold the shared lock for as long as the process lives.
+
+    With an epoch: a process that the remains of an older runner start late is refused. A new runner writes
+    its epoch before it waits for this lock, so either it sees the lock or the process sees the epoch.
+    """
     if path in _producer_locks:
         return
     file = _open(path)
     if not _try_lock(file, fcntl.LOCK_SH):
+        file.close()
         raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
+    newest = read_holder(path.parent.parent, flow).get("epoch", epoch) if epoch else epoch
+    if newest > epoch:
+        file.close()
+        raise LeaseHeld(f"flow {flow}: epoch {epoch} is over, epoch {newest} runs", "this runner must end")
     _producer_locks[path] = file
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, timeout_seconds: float = 60) -> Iterator[None]:
     """A short critical section between processes of one machine."""
-    deadline = time.monotonic() + timeout_seconds
     with _open(path) as file:
-        while not _try_lock(file, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise LeaseHeld(f"{path} stayed locked for {timeout_seconds:.0f} s", f"see `fuser {path}`")
-            time.sleep(0.02)
+        if not _lock_within(file, fcntl.LOCK_EX, timeout_seconds):
+            raise LeaseHeld(f"{path} stayed locked for {timeout_seconds:.0f} s", f"see `fuser {path}`")
         yield

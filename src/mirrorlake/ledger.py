@@ -1,9 +1,10 @@
-"""What reached which target, as runs of (source offsets -> target offsets): the only authority on what was delivered."""
+"""What reached which target, as runs of (source offsets -> target offsets): the authority on delivery."""
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -64,7 +65,7 @@ def entry_from_row(row: dict[str, object]) -> Entry:
                      "target_first", "count", "target_end", "reason")
     }  # fmt: skip
     source = SourcePartition(
-        str(row["source_topic"]), str(row["source_topic_id"]), int(str(row["source_partition"]))
+        str(row["source_topic"]), str(row["source_topic_id"] or ""), int(str(row["source_partition"]))
     )
     target = TopicPartition(str(row["target_topic"]), int(str(row["target_partition"])))
     return Entry(source=source, target_partition=target, **values)  # type: ignore[arg-type]
@@ -88,12 +89,15 @@ class Book:
 
     def apply(self, entry: Entry) -> None:
         kept = self.positions.get(entry.source)
-        if kept is None or entry.kind == BASELINE:
+        if entry.kind not in _MOVES_POSITION:
+            # A replay or a repair moves the target's end where it went to, which may be another topic.
+            if kept and kept.target_partition == entry.target_partition:
+                kept.target_end = max(kept.target_end, entry.target_end)
+        elif kept is None or entry.kind == BASELINE:
             self.positions[entry.source] = _from_entry(entry)
-            return
-        if entry.kind in _MOVES_POSITION:
+        else:
             kept.next_offset = max(kept.next_offset, entry.source_last + 1)
-        kept.target_end = max(kept.target_end, entry.target_end)
+            kept.target_end = max(kept.target_end, entry.target_end)
 
 
 def _from_entry(entry: Entry) -> Position:
@@ -103,7 +107,7 @@ def _from_entry(entry: Entry) -> Position:
 def fold(entries: Iterable[Entry]) -> Book:
     """Entries in any order: a baseline replaces only what an earlier epoch left."""
     book = Book()
-    for entry in sorted(entries, key=lambda e: (e.epoch, e.source_first, e.kind != BASELINE)):
+    for entry in sorted(entries, key=lambda e: (e.epoch, e.kind != BASELINE, e.source_first)):
         book.apply(entry)
     return book
 
@@ -129,7 +133,7 @@ def read(tables: Tables, name: str, flow: str, target: str) -> list[Entry]:
 
 
 class LedgerWriter:
-    """Commits entries off the hot path: several batches share a commit; `flush` waits for what was given so far."""
+    """Commits entries off the hot path: several batches share a commit; `flush` waits for what was given."""
 
     def __init__(
         self, tables: Tables, name: str, commit_seconds: float, clock: Callable[[], datetime] | None = None
@@ -140,24 +144,36 @@ class LedgerWriter:
         self._clock = clock or (lambda: datetime.now(timezone.utc))
         self._queue: queue.Queue[Sequence[Entry] | threading.Event | None] = queue.Queue()
         self._failure: Exception | None = None
+        self._closed = False
+        self._giving = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._thread.start()
 
     def add(self, entries: Sequence[Entry]) -> None:
         self._raise_failure()
-        if entries:
-            self._queue.put(entries)
+        if entries and not self._give(entries):
+            raise RuntimeError("the ledger is closed: entries would be lost")
 
     def flush(self) -> None:
         written = threading.Event()
-        self._queue.put(written)
-        written.wait()
+        if self._give(written):
+            written.wait()
         self._raise_failure()
 
     def close(self) -> None:
-        self.flush()
-        self._queue.put(None)
+        """Write what was given, and end; a failure is said here too."""
+        with self._giving:
+            if not self._closed:
+                self._queue.put(None)
+            self._closed = True
         self._thread.join()
+        self._raise_failure()
+
+    def _give(self, item: Sequence[Entry] | threading.Event) -> bool:
+        with self._giving:
+            if not self._closed:
+                self._queue.put(item)
+            return not self._closed
 
     def _raise_failure(self) -> None:
         if self._failure:
@@ -166,7 +182,9 @@ class LedgerWriter:
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             gathered = [first, *self._gather(first)]
-            self._commit([e for entries in gathered if not isinstance(entries, threading.Event) for e in entries])
+            self._commit(
+                [e for entries in gathered if not isinstance(entries, threading.Event) for e in entries]
+            )
             for waiting in gathered:
                 if isinstance(waiting, threading.Event):
                     waiting.set()
@@ -174,17 +192,18 @@ class LedgerWriter:
     def _gather(self, first: Sequence[Entry] | threading.Event) -> list[Sequence[Entry] | threading.Event]:
         """What arrives until the commit is due; somebody waiting makes it due at once."""
         gathered: list[Sequence[Entry] | threading.Event] = []
-        waiting = isinstance(first, threading.Event)
+        due = time.monotonic() + (0 if isinstance(first, threading.Event) else self._commit_seconds)
         while True:
             try:
-                item = self._queue.get(timeout=0 if waiting else self._commit_seconds)
+                item = self._queue.get(timeout=max(0.0, due - time.monotonic()))
             except queue.Empty:
                 return gathered
             if item is None:
                 self._queue.put(None)
                 return gathered
             gathered.append(item)
-            waiting = waiting or isinstance(item, threading.Event)
+            if isinstance(item, threading.Event):
+                due = 0
 
     def _commit(self, entries: Sequence[Entry]) -> None:
         if not entries or self._failure:

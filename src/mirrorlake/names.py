@@ -2,8 +2,8 @@
 
 Table names on Databricks are case-insensitive and know no dots or dashes, so topics are escaped:
 `a-z 0-9` stand for themselves, `_` too where a plain character follows, and `__` begins an escape
-(`__d` dot, `__h` hyphen, `__u` underscore, `__cX` capital x). Aliases never contain `__`, so the first `__` of
-`<alias>__<topic>` is the separator and distinct pairs have distinct names.
+(`__d` dot, `__h` hyphen, `__u` underscore, `__cX` capital x). Escaped aliases never contain `__`, so the
+first `__` of `<alias>__<topic>` is the separator and distinct pairs have distinct names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mirrorlake.errors import UsageFault
 
 MAX_TOPIC_CHARACTERS = 249
 MAX_TABLE_CHARACTERS = 200
+MAX_ALIAS_CHARACTERS = 50
 _LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ESCAPES = {".": "__d", "-": "__h", "_": "__u"}
 _UNESCAPES = {"d": ".", "h": "-", "u": "_"}
@@ -26,20 +27,18 @@ def is_legal_topic(topic: str) -> bool:
     return bool(_LEGAL_TOPIC.fullmatch(topic)) and topic not in (".", "..")
 
 
-def _escape_character(character: str, following: str, written: str) -> str:
+def _escape_character(character: str, following: str) -> str:
     if character.isdigit() or (character.isascii() and character.islower()):
         return character
     if character == "_" and following and following not in "._-" and not following.isupper():
-        return "__u" if written.endswith("_") else "_"
+        return "_"
     return _ESCAPES.get(character) or f"__c{character.lower()}"
 
 
 def escape_topic(topic: str) -> str:
     """The topic as a table-name part; `unescape_topic` takes it back unless it had to be shortened."""
-    written = ""
-    for character, following in zip(topic, [*topic[1:], ""], strict=True):
-        written += _escape_character(character, following, written)
-    return _shortened(written, topic)
+    written = map(_escape_character, topic, [*topic[1:], ""])
+    return _shortened("".join(written), topic)
 
 
 def _shortened(written: str, topic: str) -> str:
@@ -60,9 +59,12 @@ def unescape_topic(written: str) -> str:
 
 
 def escape_alias(alias: str) -> str:
-    """A cluster's alias or a flow's name as a table-name part, without `__`; a hash where letters were lost."""
+    """A cluster's alias or a flow's name as part of a table name, no `__`; hashed where it lost something."""
     plain = re.sub(r"_+", "_", re.sub(r"[^a-z0-9]", "_", alias.lower())).strip("_")
-    return plain if plain == alias else f"{plain}_{hashlib.sha256(alias.encode()).hexdigest()[:4]}"
+    if plain == alias and len(alias) <= MAX_ALIAS_CHARACTERS:
+        return plain
+    kept = plain[: MAX_ALIAS_CHARACTERS - 9].rstrip("_")
+    return f"{kept}_{hashlib.sha256(alias.encode()).hexdigest()[:8]}"
 
 
 def table_name(template: str, source: str, topic: str) -> str:
@@ -91,12 +93,12 @@ class PrefixedNames:
         return f"{source}{self.separator}{topic}"
 
     def source_of(self, topic: str) -> str | None:
-        alias, separator, _ = topic.partition(self.separator)
-        return alias if separator else None
+        alias, separator, rest = topic.partition(self.separator)
+        return alias if separator and rest else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        _, separator, rest = topic.partition(self.separator)
-        return rest if separator else None
+        _, _, rest = topic.partition(self.separator)
+        return rest or None
 
 
 class IdenticalNames:

@@ -7,6 +7,7 @@ not hold it reads back what it wrote. Whatever remains in doubt is said, never g
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -142,7 +143,7 @@ class Shaper:
         verdicts: dict[int, str] = {}
         if self.errand.provenance:
             headers = self._stamp(offsets, headers, _has_provenance(batch["headers"]), verdicts)
-        timestamps = pc.floor(pc.divide(batch["timestamp"].cast(pa.int64()), 1000)).cast(pa.int64())
+        timestamps = batch["timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
         outgoing = Outgoing(
             offsets, timestamps.to_pylist(), batch["key"].to_pylist(), batch["value"].to_pylist(), headers, verdicts, {}
         )  # fmt: skip
@@ -230,11 +231,11 @@ class Sender:
 
     def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
         # Only errors are reported. The first is the cause, those after it are its consequence.
-        self.failure = self.failure or error
+        self.failure = error if self.failure is None else self.failure
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-            self.failure = self.failure or error
+            self.failure = error if self.failure is None else self.failure
 
     def send(self, target: TopicPartition, outgoing: Outgoing, deadline: Deadline) -> None:
         """Hand the rows that go out to the producer."""
@@ -247,7 +248,7 @@ class Sender:
                 continue
             while True:
                 try:
-                    produce(topic, value, key, partition, None, timestamp_ms, headers)
+                    produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
                     break
                 except BufferError:
                     self._make_room(deadline)
@@ -269,19 +270,19 @@ class Sender:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self.failure:
+        if self.failure is not None:
             raise KafkaException(self.failure)
 
     def discard(self) -> None:
         """Nothing that still waits may be sent later: after doubt, only recovery decides what goes."""
         self.producer.purge(in_queue=True, in_flight=True, blocking=True)
-        self.producer.flush(1)
 
 
-def _quiet() -> Any:
-    import logging
-
-    return logging.getLogger("mirrorlake.librdkafka")
+def _quiet() -> logging.Logger:
+    """librdkafka warns at every start that the gapless guarantee is experimental; errors come through callbacks."""
+    logger = logging.getLogger("mirrorlake.librdkafka")
+    logger.setLevel(logging.CRITICAL)
+    return logger
 
 
 class Deadline:

@@ -50,10 +50,9 @@ class Provenance:
         return front + middle + pack_offset(self.offset)
 
 
-def encode_front(
-    flow: bytes, origin: bytes, topic_id: bytes, partition: int, hops: int, epoch: int
-) -> bytes:
-    return _FRONT.pack(VERSION, hops, epoch & 0xFFFFFFFF, flow, origin, topic_id, partition)
+def encode_front(flow: bytes, origin: bytes, topic_id: bytes, partition: int, hops: int, epoch: int) -> bytes:
+    # A record that claims 255 hops is left out in any case; counting it must not fail.
+    return _FRONT.pack(VERSION, min(hops, 255), epoch & 0xFFFFFFFF, flow, origin, topic_id, partition)
 
 
 def decode(value: bytes | None) -> Provenance | None:

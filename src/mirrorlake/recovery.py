@@ -1,13 +1,15 @@
 """After any doubt: what of the target's tail is ours.
 
-What lies between the ledger's end and the log's end was sent by us and not recorded, or is foreign. What is ours must be
-a prefix of what was due, for each source partition; then sending goes on after it. A hole stops the flow, a duplicate is listed.
+What lies between the ledger's end and the log's end was sent by us and not recorded, or is foreign. What is
+ours must be a prefix of what was due, for each source partition; then sending goes on after it. A hole stops
+the flow, a duplicate is listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +17,13 @@ import pyarrow as pa
 from mirrorlake.errors import TargetDiverged
 from mirrorlake.kafka import Cluster
 from mirrorlake.ledger import Position
-from mirrorlake.produce import Errand, Outcome, Outgoing, Shaper, note, own_records
-from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
+from mirrorlake.produce import Errand, Headers, Outcome, Outgoing, Shaper, note, own_records
+from mirrorlake.records import SourcePartition, TopicPartition, runs_from_pairs, spans
 
 # Reads bronze: a source partition from an offset (inclusive) to another (exclusive, None for all there is).
 ReadBronze = Callable[[SourcePartition, int, "int | None"], Iterable[pa.RecordBatch]]
+
+_CHUNK = 2000  # messages of the tail held at a time: others may have written a lot since
 
 
 @dataclass
@@ -46,43 +50,137 @@ def recover(
     positions: Mapping[SourcePartition, Position],
     log: Log,
     read_bronze: ReadBronze,
+    shared: bool = False,
 ) -> Recovered:
-    """Match the tail of one target partition with what was due from the source partitions that go there."""
+    """Match the tail of one target partition with what was due from the source partitions that go there.
+
+    `shared`: others may write there too, so counting alone proves nothing.
+    """
     ledger_end = max(position.target_end for position in positions.values())
     if log.end < ledger_end:
         raise _truncated(errand, target, ledger_end, log)
     found = Recovered(target, log.end)
     if log.end == ledger_end:
         return found
+    doubt = _Doubt(errand, cluster, found, positions, ledger_end, log, read_bronze, shared)
     if not errand.provenance or log.start > ledger_end:
-        return _recover_sole_writer(errand, cluster, found, positions, ledger_end, log, read_bronze)
-    tail = list(cluster.read_range(target, ledger_end, log.end))
-    ours = {source: list(own_records(errand, source, tail)) for source in positions}
-    found.foreign = len(tail) - sum(len(pairs) for pairs in ours.values())
-    for source, pairs in ours.items():
-        _match(errand, found, source, positions[source], pairs, read_bronze)
-    return found
+        return doubt.by_counting()
+    return doubt.by_provenance()
 
 
-def _match(
-    errand: Errand,
-    found: Recovered,
-    source: SourcePartition,
-    position: Position,
-    pairs: list[tuple[int, int]],
-    read_bronze: ReadBronze,
-) -> None:
-    fresh, repeated = split_repeated(pairs, position.next_offset)
-    if repeated:
-        found.duplicates[source] = spans(sorted(set(repeated)))
-    if not fresh:
-        return
-    outcome = Outcome(source, target_end=found.target_end)
-    due = due_offsets(errand, source, outcome, read_bronze(source, position.next_offset, fresh[-1][0] + 1))
-    if due != [offset for offset, _ in fresh]:
-        raise _hole(errand, source, found.target, due, [offset for offset, _ in fresh])
-    outcome.runs = runs_from_pairs(fresh)
-    found.outcomes.append(outcome)
+@dataclass
+class _Doubt:
+    """One target partition's tail, while it is looked at."""
+
+    errand: Errand
+    cluster: Cluster
+    found: Recovered
+    positions: Mapping[SourcePartition, Position]
+    ledger_end: int
+    log: Log
+    read_bronze: ReadBronze
+    shared: bool
+
+    # --- by what each record says of itself ---
+
+    def by_provenance(self) -> Recovered:
+        ours, seen = self._own_pairs()
+        self.found.foreign = seen - sum(len(pairs) for pairs in ours.values())
+        thinned = seen < self.log.end - self.ledger_end
+        for source, pairs in ours.items():
+            hole = self._match(source, pairs)
+            if hole and thinned and not self.found.foreign and not self.shared and len(ours) == 1:
+                # Offsets are missing too: the target compacts. The places of the others tell.
+                return self.by_counting()
+            if hole:
+                raise hole
+        return self.found
+
+    def _own_pairs(self) -> tuple[dict[SourcePartition, list[tuple[int, int]]], int]:
+        """(source offset, target offset) of our records, by source partition, and how many records in all."""
+        ours: dict[SourcePartition, list[tuple[int, int]]] = {source: [] for source in self.positions}
+        seen = 0
+        messages = iter(self.cluster.read_range(self.found.target, self.ledger_end, self.log.end))
+        while chunk := list(islice(messages, _CHUNK)):
+            seen += len(chunk)
+            for source, pairs in ours.items():
+                pairs += own_records(self.errand, source, chunk)
+        return ours, seen
+
+    def _match(self, source: SourcePartition, pairs: list[tuple[int, int]]) -> TargetDiverged | None:
+        """Take what is a prefix of what was due; returns the fault where it is none."""
+        position = self.positions[source]
+        fresh, repeated = split_repeated(pairs, position.next_offset)
+        if repeated:
+            self.found.duplicates[source] = spans(sorted(set(repeated)))
+        if not fresh:
+            return None
+        landed = {offset for offset, _ in fresh}
+        outcome = Outcome(source, target_end=self.found.target_end)
+        batches = self.read_bronze(source, position.next_offset, fresh[-1][0] + 1)
+        due = set(due_offsets(self.errand, source, outcome, batches))
+        kept = due | {first for first, _, _ in (*outcome.skipped, *outcome.refused)}
+        if due - landed or landed - kept:
+            return _hole(self.errand, source, self.found.target, sorted(due - landed), sorted(landed - kept))
+        outcome.runs = runs_from_pairs(fresh)
+        self._settle_left_out(outcome, landed)
+        self.found.outcomes.append(outcome)
+        return None
+
+    def _settle_left_out(self, outcome: Outcome, landed: set[int]) -> None:
+        """What landed was not left out, whatever the settings say today; what was passed over stays so."""
+        outcome.skipped = [item for item in outcome.skipped if item[0] not in landed]
+        outcome.refused = [item for item in outcome.refused if item[0] not in landed]
+        if not self.errand.dead_letters:
+            outcome.skipped += [(offset, 1, reason) for offset, _, reason in outcome.refused]
+            outcome.refused = []
+
+    # --- by counting ---
+
+    def by_counting(self) -> Recovered:
+        """Without provenance, or with the tail gone: a sole writer landed end - ledger end records."""
+        if self.shared or len(self.positions) != 1:
+            raise self._unknowable()
+        (source, position), landed = next(iter(self.positions.items())), self.log.end - self.ledger_end
+        outcome = Outcome(source, target_end=self.log.end)
+        rows = due_rows(self.errand, source, outcome, self.read_bronze(source, position.next_offset, None))
+        offsets = self._compared(source, islice(rows, landed))
+        if len(offsets) != landed:
+            raise self._unknowable()
+        outcome.runs = runs_from_pairs(zip(offsets, range(self.ledger_end, self.log.end), strict=True))
+        _forget_after(outcome, offsets[-1])
+        self._settle_left_out(outcome, set(offsets))
+        self.found.outcomes.append(outcome)
+        return self.found
+
+    def _compared(self, source: SourcePartition, rows: Iterable[DueRow]) -> list[int]:
+        """The offsets due, each compared with the record at its place where that can still be read."""
+        readable = iter(
+            self.cluster.read_range(self.found.target, max(self.ledger_end, self.log.start), self.log.end)
+        )
+        message, offsets = next(readable, None), list[int]()
+        for place, row in enumerate(rows, self.ledger_end):
+            if message is not None and message.offset() == place:
+                if not self._is_same(source, message, row):
+                    raise self._unknowable()
+                message = next(readable, None)
+            offsets.append(row.offset)
+        return offsets
+
+    def _is_same(self, source: SourcePartition, message: Any, row: DueRow) -> bool:
+        if (message.key(), message.value()) != (row.key, row.value):
+            return False
+        if self.errand.provenance:
+            return list(own_records(self.errand, source, [message])) == [(row.offset, message.offset())]
+        return [*(message.headers() or ())] == row.headers
+
+    def _unknowable(self) -> TargetDiverged:
+        return TargetDiverged(
+            f"{_where(self.errand, self.found.target)}: the records in [{self.ledger_end}, {self.log.end}) "
+            f"are not those that were due, or can no longer be read (the log starts at {self.log.start})",
+            "somebody else writes to this topic, or it expires records at once: "
+            "turn provenance on, or use another topic",
+        )
 
 
 def split_repeated(
@@ -109,72 +207,41 @@ def due_offsets(
     return [offset for batch in batches for offset in note(shaper.shape(batch), outcome)]
 
 
-def _recover_sole_writer(
-    errand: Errand,
-    cluster: Cluster,
-    found: Recovered,
-    positions: Mapping[SourcePartition, Position],
-    ledger_end: int,
-    log: Log,
-    read_bronze: ReadBronze,
-) -> Recovered:
-    """Without provenance, or with the tail gone: a sole writer without transactions landed exactly end - ledger end records."""
-    if len(positions) != 1:
-        raise _unknowable(errand, found.target, ledger_end, log)
-    (source, position), landed = next(iter(positions.items())), log.end - ledger_end
-    outcome = Outcome(source, target_end=log.end)
-    rows = due_rows(errand, source, outcome, read_bronze(source, position.next_offset, None), landed)
-    if len(rows) != landed or not _same_content(cluster, found.target, ledger_end, log, rows, errand.provenance):
-        raise _unknowable(errand, found.target, ledger_end, log)
-    outcome.runs = runs_from_pairs((row.offset, ledger_end + place) for place, row in enumerate(rows))
-    _forget_after(outcome, outcome.runs[-1])
-    found.outcomes.append(outcome)
-    return found
-
-
-def _forget_after(outcome: Outcome, last: Run) -> None:
-    """What was left out after the last record that landed is still to be decided."""
-    outcome.skipped = [item for item in outcome.skipped if item[0] < last.source_last]
-    outcome.refused = [item for item in outcome.refused if item[0] < last.source_last]
-
-
 @dataclass(frozen=True)
 class DueRow:
     offset: int
-    timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    headers: Headers
 
 
 def due_rows(
-    errand: Errand, source: SourcePartition, outcome: Outcome, batches: Iterable[pa.RecordBatch], count: int
-) -> list[DueRow]:
-    shaper, rows = Shaper(errand, source), list[DueRow]()
+    errand: Errand, source: SourcePartition, outcome: Outcome, batches: Iterable[pa.RecordBatch]
+) -> Iterator[DueRow]:
+    """What the sender would have sent, in order; it ends at a record that would have stopped it."""
+    shaper = Shaper(errand, source)
     for batch in batches:
         outgoing = shaper.shape(batch)
         note(outgoing, outcome)
-        rows += _rows(outgoing)
-        if len(rows) >= count:
-            break
-    return rows[:count]
+        yield from _rows(outgoing)
+        if outcome.refused and not errand.dead_letters:
+            return
 
 
 def _rows(outgoing: Outgoing) -> Iterator[DueRow]:
-    columns = zip(outgoing.offsets, outgoing.timestamps_ms, outgoing.keys, outgoing.values, strict=True)
+    columns = zip(outgoing.offsets, outgoing.keys, outgoing.values, outgoing.headers, strict=True)
     for row, values in enumerate(columns):
         if outgoing.goes_out(row):
             yield DueRow(*values)
 
 
-def _same_content(
-    cluster: Cluster, target: TopicPartition, ledger_end: int, log: Log, rows: Sequence[DueRow], stamped: bool
-) -> bool:
-    """Do the records that can still be read equal those that were due at their places?"""
-    for message in cluster.read_range(target, max(ledger_end, log.start), log.end):
-        row = rows[message.offset() - ledger_end]
-        if (message.key(), message.value()) != (row.key, row.value):
-            return False
-    return True
+def _forget_after(outcome: Outcome, last: int) -> None:
+    """What comes after the last record that landed is still to be decided."""
+    outcome.skipped = [item for item in outcome.skipped if item[0] < last]
+    outcome.refused = [item for item in outcome.refused if item[0] < last]
+    outcome.timeless = [
+        (first, min(count, last - first + 1)) for first, count in outcome.timeless if first <= last
+    ]
 
 
 def _where(errand: Errand, target: TopicPartition) -> str:
@@ -183,27 +250,23 @@ def _where(errand: Errand, target: TopicPartition) -> str:
 
 def _truncated(errand: Errand, target: TopicPartition, ledger_end: int, log: Log) -> TargetDiverged:
     return TargetDiverged(
-        f"{_where(errand, target)}: the ledger says {ledger_end} records were delivered, the log ends at {log.end}",
-        "the target lost records or its topic was made anew: `mirrorlake repair` sends from bronze what is missing",
+        f"{_where(errand, target)}: the ledger says the log reached {ledger_end}, it ends at {log.end}",
+        "the target lost records or its topic was made anew: `mirrorlake repair` sends what is missing",
     )
 
 
 def _hole(
-    errand: Errand, source: SourcePartition, target: TopicPartition, due: Sequence[int], seen: Sequence[int]
+    errand: Errand,
+    source: SourcePartition,
+    target: TopicPartition,
+    missing: Sequence[int],
+    unknown: Sequence[int],
 ) -> TargetDiverged:
-    missing = spans([offset for offset in due if offset not in set(seen)])
-    said = ", ".join(f"{first}-{first + count - 1}" for first, count in missing[:5])
+    offsets, fault = (
+        (missing, "missing before later ones") if missing else (unknown, "there, but not in bronze")
+    )
+    said = ", ".join(f"{first}-{first + count - 1}" for first, count in spans(offsets)[:5])
     return TargetDiverged(
-        f"{_where(errand, target)}: of {source} the source offsets {said} are missing before later ones",
+        f"{_where(errand, target)}: of {source} the source offsets {said} are {fault}",
         "`mirrorlake audit` lists what the target misses; `mirrorlake repair` sends it",
     )
-
-
-def _unknowable(errand: Errand, target: TopicPartition, ledger_end: int, log: Log) -> TargetDiverged:
-    return TargetDiverged(
-        f"{_where(errand, target)}: the records in [{ledger_end}, {log.end}) are not those that were due, "
-        f"or can no longer be read (the log starts at {log.start})",
-        "somebody else writes to this topic, or it expires records at once: turn provenance on, or use another topic",
-    )
-
-

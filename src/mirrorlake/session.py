@@ -42,6 +42,7 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.io.skipping.stringPrefixLength": "255",
         "spark.sql.parquet.compression.codec": codec,
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         **_parquet(),
     }
 

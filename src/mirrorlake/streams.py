@@ -1,7 +1,8 @@
 """A stream's identity: query name, checkpoint and transaction id move together.
 
-Delta ignores a write whose transaction id it has seen with a higher version. A checkpoint that starts anew counts batches from 0, so a
-new checkpoint under the old id would lose records in silence. Here one number, the generation, moves both.
+Delta ignores a write whose transaction id it has seen with a higher version. A checkpoint that starts anew
+counts batches from 0, so a new checkpoint under the old id would lose records in silence. Here one number,
+the generation, moves both.
 """
 
 from __future__ import annotations
@@ -57,11 +58,16 @@ def claim(stream: StreamId, checkpoints: Path, facts: dict[str, str]) -> None:
     if (stream.checkpoint(checkpoints) / "metadata").exists():
         raise _foreign(stream, path, "it carries no mark of ours")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=1, sort_keys=True))
+    replaced = path.with_suffix(".tmp")
+    replaced.write_text(json.dumps(facts, indent=1, sort_keys=True))
+    replaced.replace(path)
 
 
 def _compare(stream: StreamId, path: Path, facts: dict[str, str]) -> None:
-    kept = json.loads(path.read_text())
+    try:
+        kept = json.loads(path.read_text())
+    except ValueError:
+        raise _foreign(stream, path, f"{path.name} cannot be read") from None
     for key, value in facts.items():
         if kept.get(key) != value:
             raise _foreign(stream, path, f"its {key} is {kept.get(key)}, this flow's is {value}")

@@ -34,6 +34,11 @@ class Identity:
     def certificate_pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
+    @property
+    def pem(self) -> bytes:
+        """Both in one file, as Kafka's PEM keystores want them."""
+        return self.key_pem + self.certificate_pem
+
 
 def authority(name: str = "Mirrorlake lab CA") -> Identity:
     """A certificate authority; two calls make two that do not trust each other."""
@@ -49,7 +54,7 @@ def authority(name: str = "Mirrorlake lab CA") -> Identity:
 def issue(
     ca: Identity, name: str, hosts: Sequence[str] = LOCAL_HOSTS, valid_days: int = VALID_DAYS
 ) -> Identity:
-    """A certificate for brokers or clients; other `hosts` make a wrong one, negative `valid_days` an expired one."""
+    """A certificate for both ends; other `hosts` make a wrong one, negative `valid_days` an expired one."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = ca.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
     both_ends = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])

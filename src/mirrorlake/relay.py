@@ -1,0 +1,370 @@
+"""One bronze table and its targets, running: one ingest query, one fan-out query for each target."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mirrorlake.bronze import (
+    Ingest,
+    Loss,
+    Reading,
+    read_positions,
+    read_topic_ids,
+    records_per_batch,
+    sample_record_bytes,
+    start_ingest,
+    starting_offsets,
+)
+from mirrorlake.clusters import limits, librdkafka_admin, librdkafka_producer
+from mirrorlake.config import Config, Flow, Target
+from mirrorlake.control import Pause
+from mirrorlake.errors import SourceLoss
+from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
+from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.lag import bronze_ends, sample_rows, target_positions
+from mirrorlake.lease import Lease, await_no_producers, producer_lock_path
+from mirrorlake.ledger import LedgerWriter, fold, read
+from mirrorlake.produce import Errand
+from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
+from mirrorlake.streams import StreamId, claim, current, next_generation
+from mirrorlake.tables import BronzeFiles, Tables, bronze_properties
+from mirrorlake.topics import (
+    RelaySpec,
+    apply_plan,
+    plan_topics,
+    require_topics,
+    spec_topics,
+    target_names,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class World:
+    """What a running flow stands on; made once, by the runner."""
+
+    config: Config
+    root: Path
+    spark: SparkSession
+    tables: Tables
+    clusters: Mapping[str, Cluster]
+    cluster_ids: Mapping[str, str]
+    source_options: Mapping[str, Mapping[str, str]]
+    """Alias -> Spark's Kafka options, secrets as references."""
+
+    def ops(self, table: str) -> str:
+        return f"{self.config.storage.ops_schema}.{table}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+
+class Writings:
+    """Incidents and dead letters of one flow, as rows."""
+
+    def __init__(self, world: World, flow: str) -> None:
+        self._world = world
+        self._flow = flow
+
+    def incident(
+        self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str
+    ) -> None:
+        row = {
+            "flow": self._flow, "target": target, "kind": kind, "topic": source.topic, "topic_id": source.topic_id,
+            "partition": source.partition, "first_offset": first, "last_offset": last, "detail": detail, "at": now(),
+        }  # fmt: skip
+        self._world.tables.append(self._world.ops("incidents"), pa.Table.from_pylist([row], schema=INCIDENTS))
+
+    def dead_letters(
+        self, errand: Errand, source: SourcePartition, target_topic: str, refused: Iterable[tuple[int, int, str]]
+    ) -> None:
+        rows = [
+            {
+                "flow": self._flow, "target": errand.target, "source_topic": source.topic,
+                "source_topic_id": source.topic_id, "source_partition": source.partition, "source_offset": offset,
+                "target_topic": target_topic, "reason": reason, "record_bytes": size, "epoch": errand.epoch, "at": now(),
+            }
+            for offset, size, reason in refused
+        ]  # fmt: skip
+        self._world.tables.append(self._world.ops("dead_letters"), pa.Table.from_pylist(rows, schema=DEAD_LETTERS))
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass
+class Relay:
+    """The running queries of one bronze table."""
+
+    world: World
+    flow: Flow
+    spec: RelaySpec
+    lease: Lease
+    ledger: LedgerWriter
+    pauses: Callable[[], list[Pause]]
+    once: bool = False
+    ingest: Ingest | None = None
+    ingest_query: Any = None
+    fan_outs: dict[str, FanOut] = field(default_factory=dict)
+    fan_out_queries: dict[str, Any] = field(default_factory=dict)
+    failures: list[Exception] = field(default_factory=list)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    # --- preparing ---
+
+    def prepare(self) -> None:
+        """Everything that can be refused is refused here, before a query runs: topics, tables, state, losses."""
+        self._topics = self.source.describe(self.source_topics())
+        require_topics(self.spec, self.flow.source, self._topics)
+        for target in self.flow.targets:
+            self.ensure_targets(target)
+        storage = self.world.config.storage
+        properties = bronze_properties(storage.codec, storage.deleted_file_retention_hours)
+        self.world.tables.ensure(self.spec.table, BRONZE, properties)
+        self.ingest = self._make_ingest()
+        self._meet_losses(self.ingest.losses())
+
+    @property
+    def source(self) -> Cluster:
+        return self.world.clusters[self.flow.source]
+
+    def source_topics(self) -> list[str]:
+        return list(self.spec.topics) or spec_topics(self.spec, self.source.topic_names())
+
+    def ensure_targets(self, target: Target) -> dict[str, TopicInfo]:
+        """Make and grow the target's topics; source topic -> target topic."""
+        cluster, config = self.world.clusters[target.cluster], self.world.config
+        names = target_names(config, self.flow, target, self._topics)
+        can_create = limits(config.clusters[target.cluster]).can_create_topics
+        plan = plan_topics(target, names, self._topics, cluster.describe(names.values()), can_create)
+        apply_plan(cluster, target, plan)
+        infos = cluster.describe(names.values())
+        return {topic: infos[name] for topic, name in names.items() if name in infos}
+
+    def refresh(self) -> None:
+        """Look again for topics and partitions; targets grow before records go to them."""
+        self._topics = self.source.describe(self.source_topics())
+        for target in self.flow.targets:
+            self.ensure_targets(target)
+
+    # --- the first leg ---
+
+    def _make_ingest(self) -> Ingest:
+        stream = self._stream("ingest", self.spec.table)
+        checkpoint = stream.checkpoint(self.world.checkpoints)
+        claim(stream, self.world.checkpoints, {"flow": self.flow.name, "source": self.flow.source})
+        return Ingest(
+            self.spec, stream, checkpoint, self.world.tables, self.source, read_topic_ids(checkpoint)
+        )
+
+    def _stream(self, leg: str, subject: str) -> StreamId:
+        """The newest generation; the next one where its checkpoint is gone although its writes are in the table."""
+        stream = current(self.world.checkpoints, self.flow.name, leg, subject)
+        written = self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None
+        lost = written and not read_positions(stream.checkpoint(self.world.checkpoints))
+        return next_generation(stream) if leg == "ingest" and lost else stream
+
+    def _meet_losses(self, losses: list[Loss]) -> None:
+        """Never silent: each loss is an incident; the flow's policy says whether to go on."""
+        if not losses:
+            return
+        writings = Writings(self.world, self.flow.name)
+        for loss in losses:
+            source = SourcePartition(loss.topic, loss.topic_id, loss.partition)
+            writings.incident(loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}")
+        if self.flow.on_source_loss == "stop":
+            said = "; ".join(str(loss) for loss in losses[:5])
+            raise SourceLoss(
+                f"flow {self.flow.name}: {self.flow.source} dropped records before they were read: {said}",
+                "ops.incidents has the exact ranges; set on_source_loss: continue to go on without them",
+            )
+        self._begin_generation(losses)
+
+    def _begin_generation(self, losses: list[Loss]) -> None:
+        """Going on after a loss is a new checkpoint with a new transaction id, seeded from where we stand."""
+        assert self.ingest is not None  # noqa: S101
+        gone = {TopicPartition(loss.topic, loss.partition) for loss in losses}
+        kept = {at: offset for at, offset in read_positions(self.ingest.checkpoint).items() if at not in gone}
+        stream = next_generation(self.ingest.stream)
+        checkpoint = stream.checkpoint(self.world.checkpoints)
+        claim(stream, self.world.checkpoints, {"flow": self.flow.name, "source": self.flow.source})
+        self.ingest = Ingest(self.spec, stream, checkpoint, self.world.tables, self.source)
+        self._seed = kept
+
+    _seed: dict[TopicPartition, int] = field(default_factory=dict)
+    _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+
+    def source_partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic.name, partition)
+            for topic in self._topics.values()
+            for partition in range(topic.partitions)
+        ]
+
+    def _starting_offsets(self) -> str:
+        """Where a new checkpoint begins: what we stood at, then bronze's own end, then the flow's start."""
+        partitions = self.source_partitions()
+        seed = self._seed or self._bronze_positions()
+        if not seed and self.flow.start == "earliest":
+            return "earliest"
+        if isinstance(self.flow.start, datetime):
+            begin = self.source.offsets_at(partitions, int(self.flow.start.timestamp() * 1000))
+        elif self.flow.start == "latest" and not seed:
+            begin = self.source.log_ends(partitions)
+        else:
+            begin = dict.fromkeys(partitions, -2)
+        return starting_offsets({at: seed.get(at, begin[at]) for at in partitions})
+
+    def _bronze_positions(self) -> dict[TopicPartition, int]:
+        folder = self.world.tables.folder(self.spec.table)
+        if folder is None:
+            return {}
+        ends = bronze_ends(BronzeFiles(folder).segments())
+        return {
+            TopicPartition(source.topic, source.partition): end
+            for source, end in ends.items()
+            if source.topic in self._topics and self._topics[source.topic].id == source.topic_id
+        }
+
+    def start_ingest(self) -> None:
+        assert self.ingest is not None  # noqa: S101
+        settings = self.flow.ingest
+        average = sample_record_bytes(self.source, self.source_partitions())
+        reading = Reading(
+            self.world.source_options[self.flow.source],
+            self.flow.isolation,
+            records_per_batch(settings.max_records_per_batch, settings.max_bytes_per_batch, average),
+            self._starting_offsets(),
+            settings.trigger_seconds,
+            self.once,
+        )
+        self.ingest_query = start_ingest(self.world.spark, self.ingest, reading, self.failures.append)
+
+    # --- the second leg ---
+
+    def make_fan_out(self, target: Target) -> FanOut:
+        errand = self._errand(target)
+        folder = self.world.tables.folder(self.spec.table)
+        assert folder is not None  # noqa: S101
+        writings = Writings(self.world, self.flow.name)
+        ledger_name = self.world.ops("ledger")
+        fan_out = FanOut(
+            self.world.spark,
+            errand,
+            BronzeFiles(folder),
+            self.world.clusters[target.cluster],
+            self.ledger,
+            fold(
+                entry
+                for entry in read(self.world.tables, ledger_name, self.flow.name, target.cluster)
+                if self._takes(entry.source.topic)
+            ),
+            Outbox(writings.incident, writings.dead_letters),
+            lambda topic: self.ensure_targets(target).get(topic),
+            lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
+            target.existing_records,
+            self._latest,
+            self.flow.fanout.max_bytes_per_round,
+            target.rate_limit_records_per_second,
+            slots=self.world.config.runner.parallelism or 2,
+            stopping=self.stopping,
+        )
+        self.fan_outs[target.cluster] = fan_out
+        return fan_out
+
+    def _takes(self, topic: str) -> bool:
+        return bool(spec_topics(self.spec, [topic]))
+
+    def _latest(self, source: SourcePartition) -> int:
+        at = TopicPartition(source.topic, source.partition)
+        return self.source.log_ends([at])[at]
+
+    def _errand(self, target: Target) -> Errand:
+        config = self.world.config
+        cluster = config.clusters[target.cluster]
+        lock = producer_lock_path(self.world.root, self.flow.name, target.cluster)
+        return Errand(
+            self.flow.name,
+            target.cluster,
+            self.lease.epoch,
+            librdkafka_producer(target.cluster, cluster, self.flow.fanout.producer),
+            librdkafka_admin(target.cluster, cluster),
+            str(lock),
+            self.flow.provenance,
+            self.world.cluster_ids[self.flow.source],
+            self.world.cluster_ids[target.cluster],
+            self.flow.max_hops,
+            limits(cluster).max_record_bytes or DEFAULT_MAX_RECORD_BYTES,
+            self.flow.on_undeliverable == "dead_letter",
+            self.flow.fanout.delivery_timeout_seconds,
+        )
+
+    def start_fan_outs(self) -> None:
+        for target in self.flow.targets:
+            await_no_producers(producer_lock_path(self.world.root, self.flow.name, target.cluster), 60)
+            self._follow(self.make_fan_out(target))
+
+    def _follow(self, fan_out: FanOut) -> None:
+        """Catch up in a thread of its own, then follow the table: a dead target holds back nobody."""
+        target = fan_out.errand.target
+        stream = current(self.world.checkpoints, self.flow.name, "fanout", f"{self.spec.table}.{target}")
+        claim(stream, self.world.checkpoints, {"flow": self.flow.name, "target": target})
+        clock = Clock(
+            self.world.tables.identifier(self.spec.table),
+            str(stream.checkpoint(self.world.checkpoints)),
+            stream.name,
+            fan_out.files.refresh(),
+            self.flow.fanout.trigger_seconds,
+        )
+        self.fan_out_queries[target] = start_fanout(
+            self.world.spark, clock, fan_out, self.failures.append
+        )
+
+    def kick(self) -> None:
+        """Look without waiting for a commit: at the start, and after a pause."""
+        for fan_out in self.fan_outs.values():
+            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True).start()
+
+    def _deliver(self, fan_out: FanOut) -> None:
+        try:
+            fan_out.deliver()
+        except Exception as error:
+            self.failures.append(error)
+
+    # --- watching ---
+
+    def lag_samples(self) -> pa.Table:
+        assert self.ingest is not None  # noqa: S101
+        ingested = read_positions(self.ingest.checkpoint)
+        targets = {
+            name: target_positions(
+                fan_out.book, bronze_ends(fan_out.files.segments()), ingested, self.ingest.topic_ids
+            )
+            for name, fan_out in self.fan_outs.items()
+        }
+        committed = self.flow.isolation == "read_committed"
+        return sample_rows(
+            self.flow.name, self.source, self.source_partitions(), ingested, targets, committed, now()
+        )
+
+    def stop(self) -> None:
+        """Let running batches end, then stop the queries."""
+        self.stopping.set()
+        for query in [self.ingest_query, *self.fan_out_queries.values()]:
+            if query is not None:
+                query.stop()
+
+
+# Brokers take 1 MiB unless told otherwise; the target topic's own limit is asked for when it is described.
+DEFAULT_MAX_RECORD_BYTES = 1048588

@@ -1,0 +1,166 @@
+"""The lab without a JVM: what is asked for, what Kafka is told, certificates, processes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from mirrorlake.errors import UsageFault
+from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs, parse_spec
+from mirrorlake.lab.processes import Process, stop
+from mirrorlake.lab.settings import PORTS, Ports, free_ports, properties_text, server_properties
+
+THREE = {n: Ports(9000 + n, 9100 + n, 9200 + n) for n in range(3)}
+HUBS = ClusterSpec("hubs", protocol="SASL_SSL", users={"$ConnectionString": 'a"b\\c', "other": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("source", ("source", "PLAINTEXT", 1)),
+        ("dr:ssl", ("dr", "SSL", 1)),
+        ("big:plaintext:3", ("big", "PLAINTEXT", 3)),
+        ("big::3", ("big", "PLAINTEXT", 3)),
+    ],
+)
+def test_a_cluster_is_asked_for_in_a_word(text: str, expected: tuple[str, str, int]) -> None:
+    spec = parse_spec(text)
+    assert (spec.name, spec.protocol, spec.brokers) == expected
+
+
+def test_with_sasl_the_user_is_that_of_event_hubs() -> None:
+    assert list(parse_spec("hubs:sasl_ssl").users) == ["$ConnectionString"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a/b", "the name may hold"),
+        ("a:tls", "the protocol is one of"),
+        ("a:ssl:0", "needs 1 to 9 brokers"),
+        ("a:ssl:many", "not a number of brokers"),
+    ],
+)
+def test_wrong_wishes_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(UsageFault, match=reason):
+        parse_spec(text)
+
+
+def test_user_names_that_jaas_cannot_hold_are_refused() -> None:
+    with pytest.raises(UsageFault, match="user name"):
+        ClusterSpec("a", protocol="SASL_SSL", users={'x" y': "p"})
+
+
+def test_a_spec_does_not_print_passwords() -> None:
+    assert "a\\" not in repr(HUBS)
+
+
+def test_ports_that_are_not_named_are_any_ports() -> None:
+    assert ClusterSpec("a").same_shape(ClusterSpec("a", ports=(9092,)))
+    assert not ClusterSpec("a", ports=(1,)).same_shape(ClusterSpec("a", ports=(2,)))
+    assert not ClusterSpec("a").same_shape(ClusterSpec("a", brokers=3))
+
+
+def test_each_of_three_brokers_is_in_the_quorum(tmp_path: Path) -> None:
+    settings = server_properties(ClusterSpec("a", brokers=3), 1, THREE, tmp_path)
+    assert settings["controller.quorum.voters"] == "0@127.0.0.1:9200,1@127.0.0.1:9201,2@127.0.0.1:9202"
+    assert settings["advertised.listeners"].startswith("CLIENT://127.0.0.1:9001,")
+    assert settings["offsets.topic.replication.factor"] == "3"
+    assert settings["auto.create.topics.enable"] == "false"
+
+
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
+    spec = ClusterSpec("a", config={"auto.create.topics.enable": "true", "message.max.bytes": "5"})
+    settings = server_properties(spec, 0, THREE, tmp_path)
+    assert (settings["auto.create.topics.enable"], settings["message.max.bytes"]) == ("true", "5")
+
+
+def test_passwords_are_quoted_for_jaas_and_escaped_for_properties(tmp_path: Path) -> None:
+    settings = server_properties(HUBS, 0, THREE, tmp_path)
+    jaas = settings["listener.name.client.plain.sasl.jaas.config"]
+    assert r'user_$ConnectionString="a\"b\\c" user_other="x";' in jaas
+    assert r'user_$ConnectionString="a\\"b\\\\c"' in properties_text({"jaas": jaas})
+
+
+def test_clients_get_both_dialects(tmp_path: Path) -> None:
+    cluster = LabCluster(tmp_path, HUBS, "id", {0: THREE[0]})
+    assert cluster.client_config()["sasl.username"] == "$ConnectionString"
+    assert cluster.client_config("other")["sasl.password"] == "x"
+    assert 'username="other"' in cluster.java_properties("other")["sasl.jaas.config"]
+    assert cluster.ca_pem == tmp_path / "ca.pem"
+    with pytest.raises(UsageFault, match="no user 'nobody'"):
+        cluster.client_config("nobody")
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_the_configuration_section_refers_to_the_password(tmp_path: Path, protocol: str) -> None:
+    users = {"u": "hush"} if "SASL" in protocol else {}
+    section = LabCluster(tmp_path, ClusterSpec("a", 1, protocol, users), "id", {0: THREE[0]}).cluster_yaml()
+    assert section["security"]["protocol"] == protocol
+    assert "hush" not in json.dumps(section)
+    assert ("ca" in section["security"]) == protocol.endswith("SSL")
+    if users:
+        assert section["security"]["password"] == f"${{file:{tmp_path}/secrets.properties:password}}"
+
+
+def test_free_ports_are_distinct_and_below_those_of_connections() -> None:
+    ports = free_ports(30)
+    assert len(set(ports)) == 30
+    assert set(ports) <= set(PORTS)
+
+
+def test_a_cluster_that_was_never_made_is_named_with_the_way_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="no lab cluster 'nope'") as fault:
+        Lab(tmp_path).cluster("nope")
+    assert fault.value.next_step == "mirrorlake lab up nope"
+
+
+def test_certificates_come_from_their_authority_and_no_other() -> None:
+    ca, other = certs.authority(), certs.authority()
+    broker = certs.issue(ca, "broker")
+    broker.certificate.verify_directly_issued_by(ca.certificate)
+    with pytest.raises(InvalidSignature):
+        broker.certificate.verify_directly_issued_by(other.certificate)
+
+
+def test_certificates_name_the_hosts_they_are_for() -> None:
+    wrong = certs.issue(certs.authority(), "broker", hosts=["elsewhere.example"])
+    names = wrong.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["elsewhere.example"]
+    assert names.get_values_for_type(x509.IPAddress) == []
+
+
+def test_expired_certificates_can_be_made() -> None:
+    expired = certs.issue(certs.authority(), "broker", valid_days=-1)
+    assert expired.certificate.not_valid_after_utc < dt.datetime.now(dt.timezone.utc)
+
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def test_a_process_is_found_again_and_stopped_even_when_paused(tmp_path: Path) -> None:
+    record = tmp_path / "process.json"
+    process = Process.start(SLEEPER, tmp_path / "out", record)
+    assert Process.recorded(record) == process
+    process.signal(signal.SIGSTOP)
+    stop([process], grace_seconds=5)
+    assert Process.recorded(record) is None
+
+
+def test_a_process_id_used_again_is_not_ours(tmp_path: Path) -> None:
+    record = tmp_path / "process.json"
+    process = Process.start(SLEEPER, tmp_path / "out", record)
+    record.write_text(json.dumps({"pid": process.pid, "started": "long ago"}))
+    try:
+        assert Process.recorded(record) is None
+        stop([Process(process.pid, "long ago")], grace_seconds=0)
+        assert process.alive()
+    finally:
+        stop([process], grace_seconds=5)

@@ -1,0 +1,280 @@
+"""What goes out of a bronze row, and what is said of the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import NOON_MS, OTHER_ID, SOURCE, TARGET, TOPIC_ID, FakeCluster, FakeMessage, Headers, bronze_batch, bronze_row, errand
+
+from mirrorlake.errors import DeliveryDoubt
+from mirrorlake.produce import (
+    TOO_LARGE,
+    Deadline,
+    Outcome,
+    Shaper,
+    Slice,
+    _checked_ends,
+    _prove,
+    header_lists,
+    note,
+    own_records,
+    record_bytes,
+    runs_at,
+)
+from mirrorlake.provenance import HEADER, Provenance, digest, find, topic_id_bytes
+from mirrorlake.records import BRONZE, Run, SourcePartition, TopicPartition
+
+HEADERS = st.none() | st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.none() | st.binary(max_size=4)), max_size=4)
+
+
+def header_column(rows: list[Headers | None]) -> pa.Array:
+    listed = [None if row is None else [{"key": k, "value": v} for k, v in row] for row in rows]
+    return pa.array(listed, BRONZE.field("headers").type)
+
+
+# --- headers ---
+
+
+@given(st.lists(HEADERS, max_size=12), st.integers(0, 12), st.integers(0, 12))
+def test_headers_are_those_of_the_row_wherever_the_column_is_cut(
+    rows: list[Headers | None], start: int, length: int
+) -> None:
+    column = header_column(rows).slice(min(start, len(rows)), length)
+    wanted = [row or [] for row in rows[start : start + length]]
+    assert header_lists(column) == wanted
+
+
+@given(st.lists(HEADERS, min_size=1, max_size=12), st.integers(0, 11))
+def test_headers_survive_a_filter_and_a_join_of_columns(rows: list[Headers | None], cut: int) -> None:
+    column = header_column(rows)
+    joined = pa.concat_arrays([column.slice(cut), column.slice(0, cut)])
+    assert header_lists(joined) == [row or [] for row in [*rows[cut:], *rows[:cut]]]
+    mask = [place % 2 == 0 for place in range(len(rows))]
+    assert header_lists(column.filter(pa.array(mask))) == [row or [] for row in rows[::2]]
+
+
+def test_repeated_names_null_and_empty_values_keep_order_and_stay_apart() -> None:
+    listed: Headers = [("a", b"1"), ("a", None), ("b", b""), ("a", b"2")]
+    assert header_lists(header_column([None, listed, []])) == [[], listed, []]
+
+
+# --- shaping ---
+
+
+def shape(*rows: dict[str, Any], source: SourcePartition = SOURCE, **fields: Any) -> Any:
+    return Shaper(errand(**fields), source).shape(bronze_batch(rows))
+
+
+def relayed(origin: str = "cluster-c", hops: int = 1, **fields: Any) -> bytes:
+    """The provenance of a record that another flow brought to the source."""
+    base = {"flow": digest("other"), "topic_id": topic_id_bytes(OTHER_ID), "partition": 5, "epoch": 3}
+    return Provenance(origin=digest(origin), offset=77, origin_offset=70 if hops > 1 else 77, hops=hops, **base | fields).encode()  # type: ignore[arg-type]
+
+
+def test_a_record_goes_out_whole_with_one_header_more() -> None:
+    row = bronze_row(4, key=None, value=b"", headers=[("a", None), ("a", b"x")])
+    outgoing = shape(row)
+    assert (outgoing.offsets, outgoing.keys, outgoing.values) == ([4], [None], [b""])
+    assert outgoing.timestamps_ms == [NOON_MS]
+    assert outgoing.headers[0][:-1] == [("a", None), ("a", b"x")]
+    came = find(outgoing.headers[0])
+    assert came == Provenance(digest("f"), digest("cluster-a"), topic_id_bytes(TOPIC_ID), 0, 4, 4, 1, 1)
+
+
+def test_without_provenance_headers_stay_as_they_are() -> None:
+    row = bronze_row(4, headers=[(HEADER, relayed("cluster-b"))])
+    outgoing = shape(row, provenance=False)
+    assert outgoing.headers == [[(HEADER, relayed("cluster-b"))]]
+    assert outgoing.goes_out(0)
+
+
+@pytest.mark.parametrize(
+    ("header", "max_hops", "verdict"),
+    [
+        (relayed("cluster-c"), 1, "hops: the record has made 1 of 1"),
+        (relayed("cluster-c"), 2, None),
+        (relayed("cluster-c", hops=2), 2, "hops: the record has made 2 of 2"),
+        (relayed("cluster-b"), 1, "loop: the record comes from the target"),
+        (relayed("cluster-b"), 9, "loop: the record comes from the target"),
+        (relayed("cluster-c", hops=255), 255, "hops: the record has made 255 of 255"),
+        (b"somebody else's", 1, None),
+        (None, 1, None),
+    ],
+    ids=["one hop", "of two", "two of two", "loop", "loop with hops left", "as far as can be", "foreign", "null"],
+)
+def test_a_record_that_came_far_enough_is_left_out(header: bytes | None, max_hops: int, verdict: str | None) -> None:
+    outgoing = shape(bronze_row(0), bronze_row(1, headers=[(HEADER, header)]), max_hops=max_hops)
+    assert outgoing.verdicts == ({1: verdict} if verdict else {})
+    assert outgoing.goes_out(0)
+    assert outgoing.goes_out(1) is (verdict is None)
+
+
+def test_a_second_hop_keeps_the_origin_and_has_one_stamp() -> None:
+    row = bronze_row(9, headers=[("a", b"1"), (HEADER, relayed("cluster-c"))])
+    (headers,) = shape(row, max_hops=3).headers
+    assert [name for name, _ in headers] == ["a", HEADER]
+    came = find(headers)
+    assert came is not None
+    assert (came.origin, came.origin_offset, came.offset, came.hops) == (digest("cluster-c"), 77, 9, 2)
+
+
+def test_the_stamp_is_found_again_by_flow_topic_and_partition() -> None:
+    outgoing = shape(bronze_row(4), bronze_row(6), bronze_row(7, headers=[(HEADER, relayed())]), max_hops=2)
+    messages = [FakeMessage(100 + n, b"", b"", headers) for n, headers in enumerate(outgoing.headers)]
+    foreign = FakeMessage(99, b"", b"", [(HEADER, relayed())])
+    found = list(own_records(errand(), SOURCE, [foreign, *messages, FakeMessage(200, b"", b"")]))
+    assert found == [(4, 100), (6, 101), (7, 102)]
+    for other in (SOURCE._replace(partition=1), SOURCE._replace(topic_id=OTHER_ID)):
+        assert not list(own_records(errand(), other, messages))
+    assert not list(own_records(errand(flow="g"), SOURCE, messages))
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "timeless"), [(NOON_MS, False), (1, False), (0, True), (-1, True), (-86_400_000, True)]
+)
+def test_timestamps_that_librdkafka_cannot_carry_are_listed(at_ms: int, timeless: bool) -> None:
+    outgoing, outcome = shape(bronze_row(0), bronze_row(1, at_ms=at_ms), bronze_row(2)), Outcome(SOURCE)
+    assert outgoing.timestamps_ms[1] == at_ms
+    assert note(outgoing, outcome) == [0, 1, 2]
+    assert outcome.timeless == ([(1, 1)] if timeless else [])
+
+
+def test_a_column_cut_from_a_larger_one_is_shaped_the_same() -> None:
+    rows = [bronze_row(n, headers=[("n", b"%d" % n)] if n % 3 else None) for n in range(20)]
+    shaper = Shaper(errand(), SOURCE)
+    assert shaper.shape(bronze_batch(rows).slice(7, 6)) == shaper.shape(bronze_batch(rows[7:13]))
+
+
+# --- sizes ---
+
+
+def test_our_own_header_counts_against_the_limit() -> None:
+    row = bronze_row(0, value=b"x" * 5000)
+    bare = record_bytes(row["key"], row["value"], [])
+    assert shape(row, max_record_bytes=bare, provenance=False).oversize == {}
+    (size,) = shape(row, max_record_bytes=bare).oversize.values()
+    assert size == record_bytes(row["key"], row["value"], shape(row).headers[0]) > bare
+
+
+def test_only_the_record_that_is_too_large_is_refused() -> None:
+    outgoing = shape(bronze_row(0), bronze_row(1, value=b"x" * 3000), bronze_row(2), max_record_bytes=2000)
+    outcome = Outcome(SOURCE)
+    assert note(outgoing, outcome) == [0, 2]
+    assert [(offset, why) for offset, _, why in outcome.refused] == [(1, TOO_LARGE)]
+    assert outcome.skipped == []
+
+
+def test_a_record_that_is_left_out_anyway_is_not_too_large() -> None:
+    row = bronze_row(1, value=b"x" * 3000, headers=[(HEADER, relayed("cluster-b"))])
+    outgoing = shape(bronze_row(0), row, max_record_bytes=2000)
+    assert not outgoing.oversize
+    outcome = Outcome(SOURCE)
+    assert note(outgoing, outcome) == [0]
+    assert outcome.refused == []
+    assert len(outcome.skipped) == 1
+
+
+def test_what_stands_before_a_refused_record_still_goes_out() -> None:
+    rows = [bronze_row(0), bronze_row(1, headers=[(HEADER, relayed())]), bronze_row(2, value=b"x" * 3000), bronze_row(3)]
+    cut = shape(*rows, max_record_bytes=2000).before(2)
+    assert cut.offsets == [0, 1]
+    assert (set(cut.verdicts), cut.oversize) == ({1}, {})
+    assert len(cut.keys) == len(cut.values) == len(cut.headers) == len(cut.timestamps_ms) == 2
+
+
+# --- outcomes ---
+
+
+def test_an_outcome_survives_json() -> None:
+    outcome = Outcome(
+        SOURCE, [Run(1, 100, 3)], [(4, 1, "loop")], [(5, 2000, TOO_LARGE)], [(6, 2)], 103, "DeliveryDoubt: x\n  next: y"
+    )
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+
+
+@given(st.lists(st.integers(0, 10**6), unique=True, max_size=30).map(sorted), st.integers(0, 10**6))
+def test_records_that_stand_one_after_the_other_become_runs(offsets: list[int], start: int) -> None:
+    pairs = [(run.source_first + n, run.target_first + n) for run in runs_at(offsets, start) for n in range(run.count)]
+    assert pairs == [(offset, start + place) for place, offset in enumerate(offsets)]
+
+
+# --- proof ---
+
+
+def slice_of(first: int = 0, until: int = 3, expected_end: int = 0, shared: bool = False) -> Slice:
+    return Slice(SOURCE, first, until, TARGET, expected_end, shared)
+
+
+def landed(cluster: FakeCluster, *offsets: int) -> None:
+    for headers in shape(*(bronze_row(offset) for offset in offsets)).headers:
+        cluster.append(TARGET, b"", b"", headers)
+
+
+def prove(cluster: FakeCluster, offsets: list[int], before: int = 0, shared: bool = False) -> Outcome:
+    outcome = Outcome(SOURCE)
+    ends = cluster.log_ends([TARGET])
+    _prove(errand(), cluster, slice_of(shared=shared), offsets, {TARGET: before}, ends, outcome)  # type: ignore[arg-type]
+    return outcome
+
+
+def test_the_log_end_proves_a_sole_writer() -> None:
+    cluster = FakeCluster()
+    landed(cluster, 4, 5, 8)
+    outcome = prove(cluster, [4, 5, 8])
+    assert (outcome.runs, outcome.target_end) == ([Run(4, 0, 2), Run(8, 2, 1)], 3)
+
+
+def test_among_others_what_is_ours_is_read_back() -> None:
+    cluster = FakeCluster()
+    landed(cluster, 4)
+    cluster.append(TARGET, b"foreign", b"")
+    landed(cluster, 5)
+    assert prove(cluster, [4, 5], shared=True).runs == [Run(4, 0, 1), Run(5, 2, 1)]
+
+
+@pytest.mark.parametrize("seen", [[4], [4, 5, 4], [5, 4], [4, 5, 6]], ids=["missing", "twice", "turned", "more"])
+def test_whatever_is_not_exactly_what_was_sent_is_doubt(seen: list[int]) -> None:
+    cluster = FakeCluster()
+    landed(cluster, *seen)
+    with pytest.raises(DeliveryDoubt):
+        prove(cluster, [4, 5], shared=len(seen) == 2)
+
+
+def test_a_log_that_does_not_end_where_expected_is_doubt_unless_others_write_there() -> None:
+    cluster: Any = FakeCluster()
+    landed(cluster, 1, 2)
+    assert _checked_ends(cluster, [slice_of(expected_end=2)]) == {TARGET: 2}
+    assert _checked_ends(cluster, [slice_of(expected_end=1, shared=True)]) == {TARGET: 2}
+    with pytest.raises(DeliveryDoubt, match="ends at 2, expected 1"):
+        _checked_ends(cluster, [slice_of(expected_end=1)])
+    with pytest.raises(DeliveryDoubt):
+        _checked_ends(cluster, [slice_of(expected_end=3)])
+    assert TopicPartition("src.orders", 0) == TARGET
+
+
+# --- the deadline ---
+
+
+class FakeClock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_moves_the_deadline_and_silence_ends_it() -> None:
+    clock = FakeClock()
+    deadline = Deadline(10, clock)
+    for _ in range(5):
+        clock.now += 9
+        deadline.progress(True)
+    clock.now += 10
+    deadline.progress(False)
+    clock.now += 0.1
+    with pytest.raises(DeliveryDoubt, match="nothing for 10 s"):
+        deadline.progress(False)
