@@ -29,8 +29,11 @@ READING_ORDER = (
     "audit",  # source, bronze and targets compared
     "lag",  # how far behind, in SQL
     "control",  # pause, resume, status
+    "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
-    "runner",  # wires everything: what the commands and the notebooks call
+    "inspection",  # what storage and clusters say of a flow, without running it
+    "doctor",  # versions, reachability, limits, and the fix for each fault
+    "runner",  # runs the chosen flows, from leases to a clean stop
     "lab",  # real local clusters
     "cli",  # the command line
 )

@@ -207,7 +207,9 @@ class Reading:
     once: bool
 
 
-def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
+def start_ingest(
+    spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]
+) -> Any:
     """Returns the StreamingQuery."""
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
@@ -243,7 +245,9 @@ def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame
 
 
 def _subscription(spec: RelaySpec) -> dict[str, str]:
-    return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
+    return (
+        {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
+    )
 
 
 def _trigger(reading: Reading) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class Due:
     segments: tuple[Segment, ...]
 
 
-def due_segments(segments: Iterable[Segment], positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, list[Segment]]:
+def due_segments(
+    segments: Iterable[Segment], positions: Mapping[SourcePartition, Position]
+) -> dict[SourcePartition, list[Segment]]:
     """The segments that hold something after the position, by source partition, in offset order."""
     found: dict[SourcePartition, list[Segment]] = defaultdict(list)
     for segment in segments:
@@ -136,7 +138,9 @@ def refuse_retries() -> None:
 
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise DeliveryDoubt(f"task attempt {context.attemptNumber()}: an earlier attempt may have sent records")
+        raise DeliveryDoubt(
+            f"task attempt {context.attemptNumber()}: an earlier attempt may have sent records"
+        )
 
 
 # --- in the driver ---
@@ -249,6 +253,15 @@ class FanOut:
         if self.rate_limit_per_second:
             self.stopping.wait(max(0.0, sent / self.rate_limit_per_second - took_seconds))
 
+    def behind(self) -> int:
+        """How many records of bronze are still to be sent, as far as was looked."""
+        held = due_segments(self.files.segments(), self.book.positions)
+        return sum(
+            min(segment.records, segment.last_offset + 1 - self.book.positions[source].next_offset)
+            for source, segments in held.items()
+            for segment in segments
+        )
+
     def _due(self) -> list[Due]:
         held = due_segments(self.files.segments(), self.book.positions)
         return [
@@ -269,7 +282,9 @@ class FanOut:
         said = f"flow {self.errand.flow}, target {self.errand.target}: a Spark task ended: {last_line(error)}"
         unknown = type(error).__name__ == "PythonException" and DeliveryDoubt.__name__ not in str(error)
         if unknown:
-            return DataAtRisk(said, "see logs/spark.log below the storage root; run again to recover and go on")
+            return DataAtRisk(
+                said, "see logs/spark.log below the storage root; run again to recover and go on"
+            )
         return DeliveryDoubt(said)
 
     def _settle(self, tasks: Sequence[Sequence[Slice]], outcomes: Sequence[Outcome]) -> int:
@@ -318,7 +333,14 @@ class FanOut:
         if self.errand.dead_letters:
             left_out += [(offset, 1, f"dead letter: {reason}") for offset, _, reason in outcome.refused]
         skips = [
-            replace(template, kind=SKIP, source_first=first, source_last=first + count - 1, count=count, reason=why)
+            replace(
+                template,
+                kind=SKIP,
+                source_first=first,
+                source_last=first + count - 1,
+                count=count,
+                reason=why,
+            )
             for first, count, why in joined(left_out)
         ]
         return relay_entries(template, outcome.runs, outcome.target_end) + skips
@@ -338,8 +360,12 @@ class FanOut:
         firsts: dict[SourcePartition, int] = {}
         for segment in self.files.segments():
             if segment.source not in self.book.positions:
-                firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
-        entries = [entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))]
+                firsts[segment.source] = min(
+                    firsts.get(segment.source, segment.first_offset), segment.first_offset
+                )
+        entries = [
+            entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))
+        ]
         if entries:
             self.ledger.add(entries)
             self.ledger.flush()
@@ -408,7 +434,9 @@ class FanOut:
             by_target[position.target_partition][source] = position
         ends = self._stable_ends(by_target)
         doubtful = [
-            target for target, held in by_target.items() if ends[target] != max(p.target_end for p in held.values())
+            target
+            for target, held in by_target.items()
+            if ends[target] != max(p.target_end for p in held.values())
         ]
         starts = self.cluster.log_starts(doubtful)
         for target in doubtful:
@@ -426,8 +454,14 @@ class FanOut:
             time.sleep,
         )
 
-    def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
-        held = [segment for segment in self.files.segments() if segment.source == source and segment.last_offset >= first]
+    def _read_bronze(
+        self, source: SourcePartition, first: int, until: int | None
+    ) -> Iterable[pa.RecordBatch]:
+        held = [
+            segment
+            for segment in self.files.segments()
+            if segment.source == source and segment.last_offset >= first
+        ]
         end = until if until is not None else max((s.last_offset for s in held), default=first) + 1
         return read_ordered(held, first, end)
 
@@ -485,7 +519,9 @@ class Clock:
     trigger_seconds: float
 
 
-def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]) -> Any:
+def start_fanout(
+    spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]
+) -> Any:
     """Follow the bronze table: every commit makes the fan-out look. Returns the StreamingQuery."""
 
     def on_commit(_frame: Any, _batch_id: int) -> None:

@@ -59,11 +59,21 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
     said = f"cluster {alias}: {what}: {error.str()}"
     if error.code() in _ACCESS:
-        return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
+        return AccessRefused(
+            said, f"check user, password, certificate and ACLs for {alias} in the configuration"
+        )
     if error.code() in _MISSING:
-        return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
-    if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-        return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
+        return TopicMissing(
+            said, "check the name, or create the topic; `mirrorlake plan` shows what is expected"
+        )
+    if error.retriable() or error.code() in (
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+    ):
+        return ClusterUnreachable(
+            said, f"is {alias} up, and are its advertised listeners reachable from here?"
+        )
     return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
 
 
@@ -103,8 +113,12 @@ class Cluster:
     def cluster_id(self) -> str:
         return str(self._metadata().cluster_id or self.alias)
 
+    def brokers(self) -> list[tuple[str, int]]:
+        """Where the brokers say they are."""
+        return [(broker.host, broker.port) for broker in self._metadata().brokers.values()]
+
     def broker_count(self) -> int:
-        return len(self._metadata().brokers)
+        return len(self.brokers())
 
     def topic_names(self) -> list[str]:
         return sorted(self._metadata().topics)
@@ -129,7 +143,9 @@ class Cluster:
         replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
         return TopicInfo(name, _uuid_text(topic.topic_id), len(topic.partitions), replicas)
 
-    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
+    def log_ends(
+        self, partitions: Iterable[TopicPartition], committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """Where each log ends; `committed` means the last stable offset."""
         return self._offsets(partitions, OffsetSpec.latest(), committed)
 
@@ -216,7 +232,9 @@ class Cluster:
         finally:
             consumer.close()
 
-    def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> None:
         topic = NewTopic(name, partitions, replication_factor, config=dict(config))
         future = self.admin.create_topics([topic], request_timeout=self.timeout_seconds)[name]
         self._made(f"create topic {name}", future)

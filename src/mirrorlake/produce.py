@@ -22,7 +22,15 @@ from mirrorlake.clusters import resolved
 from mirrorlake.errors import DeliveryDoubt, MirrorlakeError
 from mirrorlake.kafka import Cluster, translate
 from mirrorlake.lease import mark_producing
-from mirrorlake.provenance import HEADER, Provenance, decode, digest, encode_front, pack_offset, topic_id_bytes
+from mirrorlake.provenance import (
+    HEADER,
+    Provenance,
+    decode,
+    digest,
+    encode_front,
+    pack_offset,
+    topic_id_bytes,
+)
 from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
 from mirrorlake.tables import Segment
 
@@ -166,7 +174,9 @@ class Shaper:
 
     def _stamp_one(self, row: int, offset: int, listed: Headers, verdicts: dict[int, str]) -> Headers:
         """A record that was relayed before keeps its origin, counts one hop more, and may have come far enough."""
-        came = next((found for key, value in reversed(listed) if key == HEADER and (found := decode(value))), None)
+        came = next(
+            (found for key, value in reversed(listed) if key == HEADER and (found := decode(value))), None
+        )
         if came is None:
             return [*listed, (HEADER, self._front + pack_offset(offset))]
         if came.origin == self._there:
@@ -344,7 +354,9 @@ def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]])
         sender.flush(deadline)
         after = sender.cluster.log_ends([slice_.target for slice_, _ in work])
         for slice_, _ in work:
-            _prove(errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source])
+            _prove(
+                errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source]
+            )
     except (KafkaException, MirrorlakeError) as error:
         drop_sender(errand)
         said = str(_translated(errand, error))
@@ -458,6 +470,11 @@ def own_records(
     for message in messages:
         for key, value in reversed(message.headers() or ()):
             came = decode(value) if key == HEADER else None
-            if came and came.flow == flow and came.topic_id == topic_id and came.partition == source.partition:
+            if (
+                came
+                and came.flow == flow
+                and came.topic_id == topic_id
+                and came.partition == source.partition
+            ):
                 yield came.offset, message.offset()
                 break

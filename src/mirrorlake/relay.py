@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,7 +33,7 @@ from mirrorlake.ledger import LedgerWriter, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
 from mirrorlake.streams import StreamId, claim, current, next_generation
-from mirrorlake.tables import BronzeFiles, Tables, bronze_properties
+from mirrorlake.tables import BronzeFiles, bronze_properties
 from mirrorlake.topics import (
     RelaySpec,
     apply_plan,
@@ -43,30 +42,7 @@ from mirrorlake.topics import (
     spec_topics,
     target_names,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@dataclass
-class World:
-    """What a running flow stands on; made once, by the runner."""
-
-    config: Config
-    root: Path
-    spark: SparkSession
-    tables: Tables
-    clusters: Mapping[str, Cluster]
-    cluster_ids: Mapping[str, str]
-    source_options: Mapping[str, Mapping[str, str]]
-    """Alias -> Spark's Kafka options, secrets as references."""
-
-    def ops(self, table: str) -> str:
-        return f"{self.config.storage.ops_schema}.{table}"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+from mirrorlake.world import World, now
 
 
 class Writings:
@@ -86,7 +62,11 @@ class Writings:
         self._world.tables.append(self._world.ops("incidents"), pa.Table.from_pylist([row], schema=INCIDENTS))
 
     def dead_letters(
-        self, errand: Errand, source: SourcePartition, target_topic: str, refused: Iterable[tuple[int, int, str]]
+        self,
+        errand: Errand,
+        source: SourcePartition,
+        target_topic: str,
+        refused: Iterable[tuple[int, int, str]],
     ) -> None:
         rows = [
             {
@@ -96,11 +76,9 @@ class Writings:
             }
             for offset, size, reason in refused
         ]  # fmt: skip
-        self._world.tables.append(self._world.ops("dead_letters"), pa.Table.from_pylist(rows, schema=DEAD_LETTERS))
-
-
-def now() -> datetime:
-    return datetime.now(timezone.utc)
+        self._world.tables.append(
+            self._world.ops("dead_letters"), pa.Table.from_pylist(rows, schema=DEAD_LETTERS)
+        )
 
 
 @dataclass
@@ -182,7 +160,9 @@ class Relay:
         writings = Writings(self.world, self.flow.name)
         for loss in losses:
             source = SourcePartition(loss.topic, loss.topic_id, loss.partition)
-            writings.incident(loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}")
+            writings.incident(
+                loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}"
+            )
         if self.flow.on_source_loss == "stop":
             said = "; ".join(str(loss) for loss in losses[:5])
             raise SourceLoss(
@@ -310,10 +290,16 @@ class Relay:
             self.flow.fanout.delivery_timeout_seconds,
         )
 
-    def start_fan_outs(self) -> None:
+    def make_fan_outs(self) -> None:
+        """First outlive the remains of a killed runner: none of its processes may still produce."""
         for target in self.flow.targets:
             await_no_producers(producer_lock_path(self.world.root, self.flow.name, target.cluster), 60)
-            self._follow(self.make_fan_out(target))
+            self.make_fan_out(target)
+
+    def start_fan_outs(self) -> None:
+        self.make_fan_outs()
+        for fan_out in self.fan_outs.values():
+            self._follow(fan_out)
 
     def _follow(self, fan_out: FanOut) -> None:
         """Catch up in a thread of its own, then follow the table: a dead target holds back nobody."""
@@ -327,14 +313,17 @@ class Relay:
             fan_out.files.refresh(),
             self.flow.fanout.trigger_seconds,
         )
-        self.fan_out_queries[target] = start_fanout(
-            self.world.spark, clock, fan_out, self.failures.append
-        )
+        self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, self.failures.append)
 
-    def kick(self) -> None:
+    def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: at the start, and after a pause."""
-        for fan_out in self.fan_outs.values():
-            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True).start()
+        threads = [
+            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True)
+            for fan_out in self.fan_outs.values()
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
 
     def _deliver(self, fan_out: FanOut) -> None:
         try:

@@ -4,98 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from mirrorlake import control, jars, session
-from mirrorlake.bronze import read_positions
-from mirrorlake.clusters import librdkafka_admin, limits, resolved, secrets_file_lines, spark_kafka_options
+from mirrorlake import control
+from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import DataAtRisk, MirrorlakeError, StorageUnreachable, Transient, UsageFault
-from mirrorlake.kafka import Cluster
-from mirrorlake.lag import views
-from mirrorlake.lease import Lease, hold, is_held, read_holder
+from mirrorlake.errors import DataAtRisk, MirrorlakeError, Transient
+from mirrorlake.lease import Lease, hold
 from mirrorlake.ledger import LedgerWriter
-from mirrorlake.relay import Relay, World, now
-from mirrorlake.tables import FolderTables, Tables, ensure_ops
-from mirrorlake.topics import RelaySpec, plan_topics, relay_specs, takes, target_names
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Say = Callable[[str], None]
-
-
-def silent(_text: str) -> None:
-    """Say nothing."""
-
-
-# --- what everything stands on ---
-
-
-def storage_root(config: Config) -> Path:
-    """Where state lives: --root or MIRRORLAKE_ROOT (both end up in the configuration), else .mirrorlake here."""
-    storage = config.storage
-    return Path(storage.volume or storage.root or os.environ.get("MIRRORLAKE_ROOT") or ".mirrorlake").absolute()
-
-
-def check_root(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
-            pass
-    except OSError as error:
-        raise StorageUnreachable(
-            f"the storage root {root} cannot be written: {error.strerror}",
-            "choose another with --root or MIRRORLAKE_ROOT, or mend its permissions",
-        ) from error
-
-
-def connect(config: Config, flows: Sequence[Flow]) -> dict[str, Cluster]:
-    """Clients for the clusters these flows touch."""
-    aliases = {flow.source for flow in flows} | {t.cluster for flow in flows for t in flow.targets}
-    return {
-        alias: Cluster(alias, resolved(librdkafka_admin(alias, config.clusters[alias]))) for alias in sorted(aliases)
-    }
-
-
-def reach(clusters: Mapping[str, Cluster]) -> dict[str, str]:
-    """Ask each cluster for its id, so that an unreachable one is named before anything starts."""
-    return {alias: cluster.cluster_id() for alias, cluster in clusters.items()}
-
-
-@contextlib.contextmanager
-def secrets_folder(config: Config) -> Iterator[Path]:
-    """A private file that Kafka's own provider reads: Spark's options hold references to it, never values."""
-    with tempfile.TemporaryDirectory(prefix="mirrorlake-") as folder:
-        path = Path(folder) / "secrets.properties"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.writelines(f"{key}={value}\n" for key, value in secrets_file_lines(config).items())
-        yield path
-
-
-def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession:
-    """The local session; a running one (a notebook's, Databricks') is used as it is."""
-    from pyspark.sql import SparkSession
-
-    if running := SparkSession.getActiveSession():
-        return running
-    jars.java()
-    found = jars.resolve(jars.SPARK, say)
-    cores = config.runner.parallelism or max(2, os.cpu_count() or 2)
-    logs = root / "logs"
-    options = session.settings(found, config.runner.driver_memory, cores, config.storage.codec, logs)
-    options["spark.sql.warehouse.dir"] = str(root / "warehouse")
-    say("starting Spark")
-    return session.start({**options, **config.runner.spark}, logs)
-
+from mirrorlake.relay import Relay
+from mirrorlake.tables import ensure_ops
+from mirrorlake.topics import RelaySpec, relay_specs
+from mirrorlake.world import (
+    Say,
+    World,
+    check_root,
+    connect,
+    open_tables,
+    reach,
+    secrets_folder,
+    silent,
+    spark_session,
+    storage_root,
+)
 
 # --- run ---
 
@@ -107,8 +45,10 @@ class Snapshot:
     flow: str
     table: str
     target: str
-    ingested: int
     delivered: int
+    """Records since this runner started."""
+    behind: int
+    """Records in bronze that are not delivered yet."""
     waiting: str
 
 
@@ -122,7 +62,8 @@ class Run:
     say: Say = silent
     watch: Callable[[list[Snapshot]], None] = lambda _snapshots: None
     stopping: threading.Event = field(default_factory=threading.Event)
-    _failures: list[Exception] = field(default_factory=list)
+    on_spark: Callable[[], None] = lambda: None
+    """Called when Spark runs: it takes the signal handlers for itself, and the caller may want them back."""
 
     def __call__(self) -> None:
         """1. storage, clusters and leases; 2. Spark; 3. relays; 4. the control loop; 5. a clean stop."""
@@ -136,7 +77,16 @@ class Run:
             secrets = stack.enter_context(secrets_folder(self.config))
             spark = spark_session(self.config, root, self.say)
             stack.callback(spark.stop)
-            world = World(self.config, root, spark, FolderTables(root), clusters, ids, self._options(secrets))
+            self.on_spark()
+            world = World(
+                self.config,
+                root,
+                spark,
+                open_tables(self.config, root, spark),
+                clusters,
+                ids,
+                self._options(secrets),
+            )
             ensure_ops(world.tables, self.config.storage.ops_schema)
             self._run_relays(world, flows, leases)
 
@@ -172,7 +122,9 @@ class Run:
     def _start_relay(
         self, world: World, flow: Flow, spec: RelaySpec, lease: Lease, ledger: LedgerWriter
     ) -> Relay:
-        self.say(f"flow {flow.name}: {spec.describe()} -> {spec.table} -> {', '.join(t.cluster for t in flow.targets)}")
+        self.say(
+            f"flow {flow.name}: {spec.describe()} -> {spec.table} -> {', '.join(t.cluster for t in flow.targets)}"
+        )
         pauses = Pauses(world.root, flow.name)
         relay = Relay(world, flow, spec, lease, ledger, pauses, self.once)
         relay.stopping = self.stopping
@@ -192,9 +144,18 @@ class Run:
                 relay.ingest_query.awaitTermination(1)
                 self._show(relays)
             self._raise_failures(relays)
-            for target in relay.flow.targets:
-                relay.make_fan_out(target).deliver()
-                self._show(relays)
+            self._deliver_all(relay, relays)
+
+    def _deliver_all(self, relay: Relay, relays: Sequence[Relay]) -> None:
+        """All targets side by side, each showing its progress; what does not pass within a minute ends the run."""
+        relay.make_fan_outs()
+        for fan_out in relay.fan_outs.values():
+            fan_out.patience_seconds = 60
+        threads = relay.kick()
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(0.25) if threads[0].is_alive() else time.sleep(0.05)
+            self._show(relays)
+        self._raise_failures(relays)
 
     # --- the control loop ---
 
@@ -261,23 +222,27 @@ class Run:
             control.write_status(
                 world.root,
                 flow,
-                {"state": state, "pid": os.getpid(), "at": time.time(), "targets": [vars(line) for line in lines]},
+                {
+                    "state": state,
+                    "pid": os.getpid(),
+                    "at": time.time(),
+                    "targets": [vars(line) for line in lines],
+                },
             )
 
 
 def snapshots(relay: Relay) -> list[Snapshot]:
-    ingested = sum(read_positions(relay.ingest.checkpoint).values()) if relay.ingest else 0
-    return [
-        Snapshot(
-            relay.flow.name,
-            relay.spec.table,
-            target.cluster,
-            ingested,
-            relay.fan_outs[target.cluster].progress.records if target.cluster in relay.fan_outs else 0,
-            relay.fan_outs[target.cluster].progress.waiting if target.cluster in relay.fan_outs else "",
-        )
-        for target in relay.flow.targets
-    ]
+    return [_snapshot(relay, target.cluster) for target in relay.flow.targets]
+
+
+def _snapshot(relay: Relay, target: str) -> Snapshot:
+    fan_out = relay.fan_outs.get(target)
+    if fan_out is None:
+        return Snapshot(relay.flow.name, relay.spec.table, target, 0, 0, "waiting for ingest")
+    progress = fan_out.progress
+    return Snapshot(
+        relay.flow.name, relay.spec.table, target, progress.records, fan_out.behind(), progress.waiting
+    )
 
 
 class Every:

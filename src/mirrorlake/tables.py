@@ -110,7 +110,8 @@ class FolderTables:
             )
         except OSError as error:
             raise StorageUnreachable(
-                f"{path} cannot be written: {error.strerror}", "choose another --root, or mend its permissions"
+                f"{path} cannot be written: {error.strerror}",
+                "choose another --root, or mend its permissions",
             ) from error
         except DeltaError:
             # Another process made it at the same instant.
@@ -175,7 +176,9 @@ class CatalogTables:
         return bool(self.spark.catalog.tableExists(self.identifier(name)))
 
     def append(self, name: str, rows: pa.Table) -> None:
-        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))
+        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(
+            self.identifier(name)
+        )
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         frame = self.spark.read.table(self.identifier(name))

@@ -159,10 +159,18 @@ def plan_topics(
     """The difference between what the target has and what it needs. Changes nothing."""
     wanted = {name: source[topic].partitions for topic, name in names.items() if topic in source}
     missing = {name: count for name, count in wanted.items() if name not in existing}
-    short = {name: count for name, count in wanted.items() if name in existing and existing[name].partitions < count}
+    short = {
+        name: count
+        for name, count in wanted.items()
+        if name in existing and existing[name].partitions < count
+    }
     may = target.create_topics and can_create
     why = "may not be made here (create_topics, or the kind of cluster)"
-    refusals = {} if may else {name: f"needs {count} partitions and {why}" for name, count in (missing | short).items()}
+    refusals = (
+        {}
+        if may
+        else {name: f"needs {count} partitions and {why}" for name, count in (missing | short).items()}
+    )
     return TopicPlan(target.cluster, missing if may else {}, short if may else {}, refusals)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mirrorlake.kafka import TopicInfo
 from mirrorlake.produce import Errand
 from mirrorlake.records import BRONZE, SourcePartition, TopicPartition
 
@@ -115,8 +116,13 @@ class FakeCluster:
     def read_range(self, at: TopicPartition, first: int, end: int, committed: bool = False) -> Iterator[Any]:
         yield from (message for message in self.logs.get(at, []) if first <= message.at < end)
 
-    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
+    def log_ends(
+        self, partitions: Iterable[TopicPartition], committed: bool = False
+    ) -> dict[TopicPartition, int]:
         return {at: self.ends.get(at, 0) for at in partitions}
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        return {topic: TopicInfo(topic, "target-id", 1, 1) for topic in topics}
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: next((m.at for m in self.logs.get(at, [])), self.ends.get(at, 0)) for at in partitions}

@@ -34,7 +34,9 @@ PRODUCES = "mark_producing(producer_lock_path(root, 'orders', 'dr'))\nprint(0, f
 @contextlib.contextmanager
 def other_process(root: Path, code: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has done its part: it has printed a line and sleeps."""
-    begin = f"import time\nfrom pathlib import Path\nfrom mirrorlake.lease import *\nroot = Path({str(root)!r})\n"
+    begin = (
+        f"import time\nfrom pathlib import Path\nfrom mirrorlake.lease import *\nroot = Path({str(root)!r})\n"
+    )
     with subprocess.Popen([sys.executable, "-c", begin + code], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -55,7 +57,10 @@ def no_locks_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_second_holder_is_refused_and_told_who_holds(tmp_path: Path) -> None:
     with other_process(tmp_path, HOLDS) as other:
-        with pytest.raises(LeaseHeld, match=f"process {other.pid} .*epoch 1") as refused, hold(tmp_path, "orders"):
+        with (
+            pytest.raises(LeaseHeld, match=f"process {other.pid} .*epoch 1") as refused,
+            hold(tmp_path, "orders"),
+        ):
             pass
         assert refused.value.exit_code == 5
         assert refused.value.next_step
@@ -189,5 +194,8 @@ def test_a_critical_section_is_entered_by_one_at_a_time_and_not_waited_for_forev
 
 def test_the_holder_is_written_whole(tmp_path: Path) -> None:
     with hold(tmp_path, "orders.v1"):
-        assert sorted(path.name for path in (tmp_path / "leases").iterdir()) == ["orders.v1.json", "orders.v1.lock"]
+        assert sorted(path.name for path in (tmp_path / "leases").iterdir()) == [
+            "orders.v1.json",
+            "orders.v1.lock",
+        ]
         assert json.loads((tmp_path / "leases" / "orders.v1.json").read_text())["epoch"] == 1

@@ -37,7 +37,9 @@ SOURCE = SourcePartition("orders", "id-1", 0)
 TARGET = TopicPartition("src.orders", 0)
 
 
-def entry(kind: str = RELAY, first: int = 0, last: int = 9, end: int = 10, epoch: int = 1, **fields: Any) -> Entry:
+def entry(
+    kind: str = RELAY, first: int = 0, last: int = 9, end: int = 10, epoch: int = 1, **fields: Any
+) -> Entry:
     base = Entry(
         flow="f",
         target="dr",
@@ -75,7 +77,9 @@ def entries(draw: st.DrawFn) -> Entry:
         target=draw(st.text(max_size=5)),
         kind=draw(st.sampled_from([BASELINE, RELAY, SKIP, REPAIR, REPLAY])),
         epoch=draw(number),
-        source=SourcePartition(draw(st.text(max_size=5)), draw(st.sampled_from(["", "id"])), draw(st.integers(0, 99))),
+        source=SourcePartition(
+            draw(st.text(max_size=5)), draw(st.sampled_from(["", "id"])), draw(st.integers(0, 99))
+        ),
         source_first=draw(number),
         source_last=draw(st.integers(-1, 2**62)),
         target_partition=TopicPartition(draw(st.text(max_size=5)), draw(st.integers(0, 99))),
@@ -115,7 +119,9 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], tuple[int, int]]:
     next_offset, end = draw(st.integers(0, 5)), draw(st.integers(0, 5))
     rows.append(baseline(next_offset, end))
     epoch = 1
-    for step in draw(st.lists(st.sampled_from([RELAY, SKIP, REPLAY, REPAIR, "restart", "anew"]), max_size=15)):
+    for step in draw(
+        st.lists(st.sampled_from([RELAY, SKIP, REPLAY, REPAIR, "restart", "anew"]), max_size=15)
+    ):
         count = draw(st.integers(1, 4))
         if step == "restart":
             epoch += 1
@@ -171,7 +177,10 @@ def test_a_replay_moves_the_log_but_not_the_position(kind: str) -> None:
 
 
 def test_a_replay_of_what_lies_before_the_baseline_still_moves_the_log() -> None:
-    assert position([baseline(100, 50), entry(first=100, last=109, end=60), entry(REPLAY, 0, 9, end=70)]) == (110, 70)
+    assert position([baseline(100, 50), entry(first=100, last=109, end=60), entry(REPLAY, 0, 9, end=70)]) == (
+        110,
+        70,
+    )
 
 
 def test_a_replay_into_another_topic_moves_nothing() -> None:
@@ -275,7 +284,9 @@ def test_without_a_flush_entries_are_committed_in_time(tables: NotedTables) -> N
     writer.close()
 
 
-def test_a_table_that_fails_surfaces_at_flush_and_at_every_later_add(writer: LedgerWriter, tables: NotedTables) -> None:
+def test_a_table_that_fails_surfaces_at_flush_and_at_every_later_add(
+    writer: LedgerWriter, tables: NotedTables
+) -> None:
     tables.fault = OSError("disk full")
     writer.add([entry()])
     with pytest.raises(OSError, match="disk full"):

@@ -9,7 +9,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import NOON_MS, OTHER_ID, SOURCE, TARGET, TOPIC_ID, FakeCluster, FakeMessage, Headers, bronze_batch, bronze_row, errand
+from samples import (
+    NOON_MS,
+    OTHER_ID,
+    SOURCE,
+    TARGET,
+    TOPIC_ID,
+    FakeCluster,
+    FakeMessage,
+    Headers,
+    bronze_batch,
+    bronze_row,
+    errand,
+)
 
 from mirrorlake.errors import DeliveryDoubt
 from mirrorlake.produce import (
@@ -29,7 +41,9 @@ from mirrorlake.produce import (
 from mirrorlake.provenance import HEADER, Provenance, digest, find, topic_id_bytes
 from mirrorlake.records import BRONZE, Run, SourcePartition, TopicPartition
 
-HEADERS = st.none() | st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.none() | st.binary(max_size=4)), max_size=4)
+HEADERS = st.none() | st.lists(
+    st.tuples(st.sampled_from(["a", "b", ""]), st.none() | st.binary(max_size=4)), max_size=4
+)
 
 
 def header_column(rows: list[Headers | None]) -> pa.Array:
@@ -73,7 +87,9 @@ def shape(*rows: dict[str, Any], source: SourcePartition = SOURCE, **fields: Any
 def relayed(origin: str = "cluster-c", hops: int = 1, **fields: Any) -> bytes:
     """The provenance of a record that another flow brought to the source."""
     base = {"flow": digest("other"), "topic_id": topic_id_bytes(OTHER_ID), "partition": 5, "epoch": 3}
-    return Provenance(origin=digest(origin), offset=77, origin_offset=70 if hops > 1 else 77, hops=hops, **base | fields).encode()  # type: ignore[arg-type]
+    return Provenance(
+        origin=digest(origin), offset=77, origin_offset=70 if hops > 1 else 77, hops=hops, **base | fields
+    ).encode()  # type: ignore[arg-type]
 
 
 def test_a_record_goes_out_whole_with_one_header_more() -> None:
@@ -105,9 +121,20 @@ def test_without_provenance_headers_stay_as_they_are() -> None:
         (b"somebody else's", 1, None),
         (None, 1, None),
     ],
-    ids=["one hop", "of two", "two of two", "loop", "loop with hops left", "as far as can be", "foreign", "null"],
+    ids=[
+        "one hop",
+        "of two",
+        "two of two",
+        "loop",
+        "loop with hops left",
+        "as far as can be",
+        "foreign",
+        "null",
+    ],
 )
-def test_a_record_that_came_far_enough_is_left_out(header: bytes | None, max_hops: int, verdict: str | None) -> None:
+def test_a_record_that_came_far_enough_is_left_out(
+    header: bytes | None, max_hops: int, verdict: str | None
+) -> None:
     outgoing = shape(bronze_row(0), bronze_row(1, headers=[(HEADER, header)]), max_hops=max_hops)
     assert outgoing.verdicts == ({1: verdict} if verdict else {})
     assert outgoing.goes_out(0)
@@ -180,7 +207,12 @@ def test_a_record_that_is_left_out_anyway_is_not_too_large() -> None:
 
 
 def test_what_stands_before_a_refused_record_still_goes_out() -> None:
-    rows = [bronze_row(0), bronze_row(1, headers=[(HEADER, relayed())]), bronze_row(2, value=b"x" * 3000), bronze_row(3)]
+    rows = [
+        bronze_row(0),
+        bronze_row(1, headers=[(HEADER, relayed())]),
+        bronze_row(2, value=b"x" * 3000),
+        bronze_row(3),
+    ]
     cut = shape(*rows, max_record_bytes=2000).before(2)
     assert cut.offsets == [0, 1]
     assert (set(cut.verdicts), cut.oversize) == ({1}, {})
@@ -192,14 +224,24 @@ def test_what_stands_before_a_refused_record_still_goes_out() -> None:
 
 def test_an_outcome_survives_json() -> None:
     outcome = Outcome(
-        SOURCE, [Run(1, 100, 3)], [(4, 1, "loop")], [(5, 2000, TOO_LARGE)], [(6, 2)], 103, "DeliveryDoubt: x\n  next: y"
+        SOURCE,
+        [Run(1, 100, 3)],
+        [(4, 1, "loop")],
+        [(5, 2000, TOO_LARGE)],
+        [(6, 2)],
+        103,
+        "DeliveryDoubt: x\n  next: y",
     )
     assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
 
 
 @given(st.lists(st.integers(0, 10**6), unique=True, max_size=30).map(sorted), st.integers(0, 10**6))
 def test_records_that_stand_one_after_the_other_become_runs(offsets: list[int], start: int) -> None:
-    pairs = [(run.source_first + n, run.target_first + n) for run in runs_at(offsets, start) for n in range(run.count)]
+    pairs = [
+        (run.source_first + n, run.target_first + n)
+        for run in runs_at(offsets, start)
+        for n in range(run.count)
+    ]
     assert pairs == [(offset, start + place) for place, offset in enumerate(offsets)]
 
 
@@ -237,7 +279,9 @@ def test_among_others_what_is_ours_is_read_back() -> None:
     assert prove(cluster, [4, 5], shared=True).runs == [Run(4, 0, 1), Run(5, 2, 1)]
 
 
-@pytest.mark.parametrize("seen", [[4], [4, 5, 4], [5, 4], [4, 5, 6]], ids=["missing", "twice", "turned", "more"])
+@pytest.mark.parametrize(
+    "seen", [[4], [4, 5, 4], [5, 4], [4, 5, 6]], ids=["missing", "twice", "turned", "more"]
+)
 def test_whatever_is_not_exactly_what_was_sent_is_doubt(seen: list[int]) -> None:
     cluster = FakeCluster()
     landed(cluster, *seen)

@@ -96,13 +96,26 @@ def test_an_epoch_of_more_than_32_bits_keeps_its_low_bits() -> None:
 
 def test_find_takes_the_last_that_is_ours() -> None:
     newer = Provenance(digest("g"), digest("c"), bytes(16), 0, 1, 1, 1, 1)
-    headers = [(HEADER, SAMPLE.encode()), ("x", b"1"), (HEADER, newer.encode()), (HEADER, b"theirs"), ("y", None)]
+    headers = [
+        (HEADER, SAMPLE.encode()),
+        ("x", b"1"),
+        (HEADER, newer.encode()),
+        (HEADER, b"theirs"),
+        ("y", None),
+    ]
     assert find(headers) == newer
 
 
 @pytest.mark.parametrize(
     "headers",
-    [None, [], [("other", SAMPLE.encode())], [(HEADER, None)], [(HEADER, b"")], [(HEADER.upper(), SAMPLE.encode())]],
+    [
+        None,
+        [],
+        [("other", SAMPLE.encode())],
+        [(HEADER, None)],
+        [(HEADER, b"")],
+        [(HEADER.upper(), SAMPLE.encode())],
+    ],
     ids=["no headers", "an empty list", "another name", "a null", "an empty value", "another case"],
 )
 def test_find_gives_nothing_for(headers: list[tuple[str, bytes | None]] | None) -> None:

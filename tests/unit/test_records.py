@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +34,7 @@ def test_runs_translate_each_offset_as_a_dictionary_would(pairs: list[tuple[int,
 
 @given(ascending_pairs())
 def test_runs_are_the_fewest_possible(pairs: list[tuple[int, int]]) -> None:
-    jumps = sum((b[0] - a[0], b[1] - a[1]) != (1, 1) for a, b in zip(pairs, pairs[1:], strict=False))
+    jumps = sum((b[0] - a[0], b[1] - a[1]) != (1, 1) for a, b in pairwise(pairs))
     assert len(runs_from_pairs(pairs)) == (jumps + 1 if pairs else 0)
 
 
@@ -45,7 +47,7 @@ def test_a_run_knows_its_ends() -> None:
 def test_spans_hold_exactly_the_offsets_given(offsets: list[int]) -> None:
     held = spans(offsets)
     assert [offset for first, count in held for offset in range(first, first + count)] == offsets
-    assert all(a[0] + a[1] < b[0] for a, b in zip(held, held[1:], strict=False))
+    assert all(a[0] + a[1] < b[0] for a, b in pairwise(held))
 
 
 def test_spans_are_plain_integers_so_that_json_takes_them() -> None:

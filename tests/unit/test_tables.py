@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ def test_a_root_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 def test_a_table_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     tables = FolderTables(tmp_path)
     newer = {FORMAT_PROPERTY: str(FORMAT_VERSION + 1)}
-    DeltaTable.create(tmp_path / "tables" / "ops" / "x", PLAIN, configuration=newer, raise_if_key_not_exists=False)
+    DeltaTable.create(
+        tmp_path / "tables" / "ops" / "x", PLAIN, configuration=newer, raise_if_key_not_exists=False
+    )
     with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
         tables.ensure("ops.x", PLAIN, {})
 
@@ -106,7 +109,8 @@ def test_a_transaction_version_of_nobody_is_none(tmp_path: Path) -> None:
 
 def test_appends_of_several_processes_at_once_all_land(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; import pyarrow as pa; from mirrorlake.tables import FolderTables\n"
+        "import sys; from pathlib import Path; import pyarrow as pa\n"
+        "from mirrorlake.tables import FolderTables\n"
         "schema = pa.schema([('who', pa.string()), ('number', pa.int64())])\n"
         f"tables = FolderTables(Path({str(tmp_path)!r})); tables.ensure('ops.x', schema, {{}})\n"
         "for n in range(8):\n"
@@ -163,7 +167,9 @@ def test_a_file_of_two(bronze: Path, other: SourcePartition) -> None:
     assert offsets_of(segments, other) == [7, 9]
 
 
-def test_refresh_sees_new_versions_and_reads_nothing_twice(bronze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_sees_new_versions_and_reads_nothing_twice(
+    bronze: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = BronzeFiles(bronze)
     commit(bronze, [1, 2])
     version = files.refresh()
@@ -201,7 +207,7 @@ def offsets_of(
 
 
 def write_file(path: Path, offsets: Sequence[int], strangers: Sequence[int] = (), **options: Any) -> Segment:
-    """A Parquet file with these offsets in this order, and perhaps those of another partition between them."""
+    """A Parquet file with these offsets in this order, and perhaps those of another partition between."""
     rows = [bronze_row(offset) for offset in offsets]
     for offset in strangers:
         rows.insert(len(rows) // 2, bronze_row(offset, CLICKS))
@@ -248,7 +254,10 @@ def test_a_large_file_joined_backwards_is_read_in_order(tmp_path: Path) -> None:
 
 def offsets_only(offsets: range) -> pa.Table:
     columns = {"offset": pa.array(offsets, pa.int64()), "topic": pa.array(["orders"] * len(offsets))}
-    columns |= {"topic_id": pa.array([TOPIC_ID] * len(offsets)), "partition": pa.array([0] * len(offsets), pa.int32())}
+    columns |= {
+        "topic_id": pa.array([TOPIC_ID] * len(offsets)),
+        "partition": pa.array([0] * len(offsets), pa.int32()),
+    }
     missing = (name for name in BRONZE.names if name not in columns)
     columns |= {name: pa.nulls(len(offsets), BRONZE.field(name).type) for name in missing}
     return pa.table(columns).select(BRONZE.names).cast(BRONZE)
@@ -279,9 +288,10 @@ def test_whatever_the_files_every_offset_in_the_range_comes_once_and_in_order(
     folder = tmp_path_factory.mktemp("files")
     dealt = offsets if jumbled else sorted(offsets)
     ends = sorted({0, len(dealt), *(cut for cut in cuts if cut < len(dealt))})
-    parts = [dealt[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [dealt[a:b] for a, b in pairwise(ends)]
     segments = [
-        write_file(folder / str(n), part, (1, 2) if n % 2 else (), row_group_size=5) for n, part in enumerate(parts)
+        write_file(folder / str(n), part, (1, 2) if n % 2 else (), row_group_size=5)
+        for n, part in enumerate(parts)
     ]
     random.Random(seed).shuffle(segments)  # noqa: S311
     batches = list(read_ordered(segments, first, first + length))
@@ -290,7 +300,9 @@ def test_whatever_the_files_every_offset_in_the_range_comes_once_and_in_order(
     assert all(0 < batch.num_rows <= rows_per_batch for batch in batches)
 
 
-@pytest.mark.parametrize("distinct", [True, False], ids=["of distinct content", "all alike, so that Parquet keeps one"])
+@pytest.mark.parametrize(
+    "distinct", [True, False], ids=["of distinct content", "all alike, so that Parquet keeps one"]
+)
 def test_batches_stay_small_when_records_are_large(tmp_path: Path, distinct: bool) -> None:
     value = random.Random(0).randbytes(900_000)  # noqa: S311
     rows = [bronze_row(n, value=bytes([n]) + value if distinct else value) for n in range(60)]

@@ -1,0 +1,478 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from mirrorlake import control, doctor, inspection
+from mirrorlake.config import Config, load, with_root
+from mirrorlake.errors import MirrorlakeError, UsageFault
+from mirrorlake.lab.commands import app as lab_app
+from mirrorlake.runner import Run, Snapshot
+from mirrorlake.world import connect, open_tables, spark_session, storage_root
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Replicate Kafka topics through a Delta lakehouse: replayable, auditable, queryable.\n\n"
+    "Exit codes: 0 well, 1 findings, 2 wrong use or configuration, 3 something could not be reached, "
+    "4 stopped so as not to lose or repeat data, 5 another runner holds the flow.",
+)
+app.add_typer(lab_app, name="lab")
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class LogFormat(str, Enum):
+    text = "text"
+    json = "json"
+
+
+ConfigFile = Annotated[
+    Path, typer.Option("-c", "--config", help="The configuration: YAML, see docs/configuration.md.")
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where tables, checkpoints and locks live.", show_default="MIRRORLAKE_ROOT, else .mirrorlake"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
+Flows = Annotated[
+    list[str] | None, typer.Option("--flow", help="Only this flow; may be given several times.")
+]
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    os.environ["MIRRORLAKE_DEBUG"] = "1" if debug else ""
+
+
+def read_config(
+    path: Path, root: Path | None, flows: Iterable[str] | None = None, clusters: str = ""
+) -> Config:
+    config = load(path)
+    if chosen := root or os.environ.get("MIRRORLAKE_ROOT"):
+        config = with_root(config, str(chosen))
+    return config.select(list(flows or []), [alias for alias in clusters.split(",") if alias])
+
+
+# --- run ---
+
+
+@app.command()
+def run(
+    config: ConfigFile,
+    once: Annotated[bool, typer.Option("--once", help="Relay what is there now, then end.")] = False,
+    for_seconds: Annotated[
+        float | None, typer.Option("--for", help="Stop by itself after so many seconds.")
+    ] = None,
+    flow: Flows = None,
+    clusters: Annotated[
+        str, typer.Option(help="Only flows that write to these clusters, as in MM2: A,B.")
+    ] = "",
+    root: Root = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Progress for people, or JSON lines.")
+    ] = LogFormat.text,
+) -> None:
+    """Relay: ingest, fan-out and control loop, until SIGINT or SIGTERM. A restart goes on where it stopped."""
+    chosen = read_config(config, root, flow, clusters)
+    with progress(log_format) as reporter:
+        running = Run(chosen, once, for_seconds, reporter.say, reporter.show)
+        stop = stop_on_signals(running.stopping.set)
+        running.on_spark = stop
+        running()
+    reporter.say("stopped" if not once else "done")
+
+
+def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
+    """Set the handlers, and give back how to set them again."""
+
+    def handler(_number: int, _frame: Any) -> None:
+        stop()
+
+    def install() -> None:
+        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, handler)
+
+    install()
+    return install
+
+
+class JsonLines:
+    """One JSON document per line: what a log collector wants."""
+
+    def __init__(self) -> None:
+        self._shown_at = 0.0
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        self._write({"event": "message", "message": text})
+
+    def show(self, snapshots: list[Snapshot]) -> None:
+        if time.monotonic() - self._shown_at > 5:
+            self._shown_at = time.monotonic()
+            for snapshot in snapshots:
+                self._write({"event": "progress", **vars(snapshot)})
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        at = datetime.now(timezone.utc).isoformat()
+        sys.stdout.write(json.dumps({"at": at, **fields}) + "\n")
+        sys.stdout.flush()
+
+
+class Screen:
+    """A live table on a terminal; plain lines where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = (
+            Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        )
+        self._rates = Rates()
+        self._said_at = 0.0
+
+    def __enter__(self) -> Screen:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._console.print(f"[dim]{datetime.now():%H:%M:%S}[/dim] {text}")
+
+    def show(self, snapshots: list[Snapshot]) -> None:
+        self._rates.see(snapshots)
+        if self._live:
+            self._live.update(Group(self._table(snapshots)))
+        elif time.monotonic() - self._said_at > 5:
+            self._said_at = time.monotonic()
+            for s in snapshots:
+                waiting = f", waiting: {s.waiting}" if s.waiting else ""
+                rate = self._rates.of(s)
+                self.say(
+                    f"{s.flow} -> {s.target}: {s.delivered} records delivered, {rate:.0f}/s, behind {s.behind}{waiting}"
+                )
+
+    def _table(self, snapshots: list[Snapshot]) -> Table:
+        table = Table("flow", "table", "target", "delivered", "records/s", "behind", "state", expand=True)
+        for s in snapshots:
+            state = Text(s.waiting or "relaying", style="yellow" if s.waiting else "green")
+            table.add_row(
+                s.flow,
+                s.table,
+                s.target,
+                f"{s.delivered:,}",
+                f"{self._rates.of(s):,.0f}",
+                f"{s.behind:,}",
+                state,
+            )
+        return table
+
+
+class Rates:
+    """Records per second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, str], list[tuple[float, int]]] = {}
+
+    def see(self, snapshots: Iterable[Snapshot]) -> None:
+        for s in snapshots:
+            history = self._seen.setdefault((s.flow, s.table, s.target), [])
+            history.append((time.monotonic(), s.delivered))
+            del history[:-20]
+
+    def of(self, snapshot: Snapshot) -> float:
+        history = self._seen[snapshot.flow, snapshot.table, snapshot.target]
+        (begun, first), (ended, last) = history[0], history[-1]
+        return (last - first) / (ended - begun) if ended > begun else 0.0
+
+
+def progress(log_format: LogFormat) -> JsonLines | Screen:
+    return JsonLines() if log_format is LogFormat.json else Screen(out)
+
+
+# --- looking ---
+
+
+@app.command()
+def status(config: ConfigFile, root: Root = None, as_json: AsJson = False) -> None:
+    """What runs, where it stands, since when, and why not."""
+    chosen = read_config(config, root)
+    found = inspection.read_status(chosen, storage_root(chosen))
+    if as_json:
+        print_json(found)
+        return
+    table = Table("flow", "state", "since", "target", "delivered", "behind", "paused", "why")
+    for flow in found:
+        since = f"{datetime.fromtimestamp(flow['since']):%Y-%m-%d %H:%M:%S}" if flow["since"] else ""
+        paused = ", ".join(
+            f"{p['target'] or 'all targets'}/{p['topic'] or 'all topics'}" for p in flow["paused"]
+        )
+        for target in flow["targets"] or [{}]:
+            table.add_row(
+                flow["flow"], flow["state"], since, target.get("target", ""), str(target.get("delivered", "")),
+                str(target.get("behind", "")), paused, target.get("waiting") or flow["reason"],
+            )  # fmt: skip
+    out.print(table)
+
+
+@app.command()
+def pause(
+    config: ConfigFile,
+    flow: Flows = None,
+    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    root: Root = None,
+) -> None:
+    """Stop sending per flow, target or topic, while the rest goes on. Ingest goes on too: nothing is lost."""
+    chosen = read_config(config, root, flow)
+    check_target(chosen, target)
+    for name in chosen.flows:
+        control.pause(storage_root(chosen), name, control.Pause(target, topic))
+        out.print(
+            f"{name}: paused {target or 'all targets'}, {topic or 'all topics'}; `mirrorlake resume` goes on"
+        )
+
+
+@app.command()
+def resume(
+    config: ConfigFile,
+    flow: Flows = None,
+    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    root: Root = None,
+) -> None:
+    """Go on with what was paused; without --target and --topic with everything of the flow."""
+    chosen = read_config(config, root, flow)
+    check_target(chosen, target)
+    for name in chosen.flows:
+        control.resume(storage_root(chosen), name, target, topic)
+        out.print(f"{name}: resumed {target or 'all targets'}, {topic or 'all topics'}")
+
+
+def check_target(config: Config, target: str | None) -> None:
+    known = sorted({t.cluster for flow in config.flows.values() for t in flow.targets})
+    if target is not None and target not in known:
+        raise UsageFault(f"no flow here has a target {target}", f"targets are: {', '.join(known)}")
+
+
+@app.command()
+def lag(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Lag per target, topic and partition, in records and seconds, from the SQL view ops.replication_lag."""
+    chosen = read_config(config, root, flow)
+    with out.status("starting Spark") if not as_json else Silence():
+        spark = spark_session(chosen, storage_root(chosen))
+        rows = inspection.read_lag(chosen, spark)
+    print_rows(rows, as_json)
+
+
+@app.command()
+def sql(
+    config: ConfigFile,
+    query: Annotated[str, typer.Argument(help='SQL, e.g. "SELECT * FROM ops.replication_lag".')],
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """SQL over bronze and ops tables, with the same names as on Databricks."""
+    chosen = read_config(config, root)
+    with out.status("starting Spark") if not as_json else Silence():
+        spark = spark_session(chosen, storage_root(chosen))
+        inspection.register(spark, chosen, open_tables(chosen, storage_root(chosen), spark))
+        rows = [row.asDict(recursive=True) for row in run_sql(spark, query)]
+    print_rows(rows, as_json)
+
+
+def run_sql(spark: Any, query: str) -> list[Any]:
+    from pyspark.errors import PySparkException
+
+    try:
+        found: list[Any] = spark.sql(query).collect()
+    except PySparkException as fault:
+        raise UsageFault(
+            f"SQL: {str(fault).splitlines()[0]}", "`SHOW TABLES IN ops` lists what is there"
+        ) from fault
+    return found
+
+
+@app.command()
+def audit(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJson = False) -> None:
+    """Compare source, bronze and each target, record by record. Exit 0 where equal, 1 with findings."""
+    chosen = read_config(config, root, flow)
+    tables, clusters = open_tables(chosen, storage_root(chosen)), connect(chosen, list(chosen.flows.values()))
+    with out.status("comparing") if not as_json else Silence():
+        reports = [inspection.run_audit(chosen, each, clusters, tables) for each in chosen.flows.values()]
+    if as_json:
+        print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            print_report(report)
+    raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+def print_report(report: Any) -> None:
+    verdict = "[green]equal[/green]" if report.ok else "[red]findings[/red]"
+    compared = ", ".join(f"{side} {count:,}" for side, count in report.to_json()["compared"].items())
+    out.print(f"flow {report.flow}: {verdict}; {report.partitions} partitions; records compared: {compared}")
+    shown = [finding for finding in report.findings if finding.fails] or report.findings
+    if shown:
+        table = Table("finding", "target", "topic", "partition", "offsets", "records", "detail")
+        for f in shown[:50]:
+            offsets = f"{f.first_offset}-{f.last_offset}"
+            table.add_row(f.kind, f.target, f.topic, str(f.partition), offsets, str(f.records), f.detail)
+        out.print(table)
+
+
+@app.command()
+def plan(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJson = False) -> None:
+    """What `run` would make or change on targets and in storage. Changes nothing."""
+    chosen = read_config(config, root, flow)
+    tables, clusters = open_tables(chosen, storage_root(chosen)), connect(chosen, list(chosen.flows.values()))
+    plans = [inspection.make_plan(chosen, each, clusters, tables) for each in chosen.flows.values()]
+    if as_json:
+        print_json([each.to_json() for each in plans])
+        return
+    table = Table("flow", "where", "what")
+    for each in plans:
+        for name in each.tables:
+            table.add_row(each.flow, "storage", f"make table {name}")
+        for topics in each.topics:
+            for name, count in topics.creates.items():
+                table.add_row(each.flow, topics.target, f"create topic {name} with {count} partitions")
+            for name, count in topics.grows.items():
+                table.add_row(each.flow, topics.target, f"grow topic {name} to {count} partitions")
+            for name, why in topics.refusals.items():
+                table.add_row(each.flow, topics.target, f"[red]topic {name} {why}[/red]")
+    out.print(table if table.row_count else "nothing to make or change")
+
+
+@app.command(name="doctor")
+def doctor_command(config: ConfigFile, root: Root = None, as_json: AsJson = False) -> None:
+    """Versions, Java, jars; each cluster step by step; the fix for each fault. Exit 1 with faults."""
+    chosen = read_config(config, root)
+    checks = []
+    for check in doctor.examine(chosen, storage_root(chosen)):
+        checks.append(check)
+        if not as_json:
+            mark = "[green]ok[/green]  " if check.ok else "[red]fault[/red]"
+            out.print(f"{mark} {check.subject}: {check.what}: {check.detail}")
+            if check.fix:
+                out.print(f"      fix: {check.fix}")
+    if as_json:
+        print_json([vars(check) for check in checks])
+    raise typer.Exit(0 if all(check.ok for check in checks) else 1)
+
+
+# --- printing ---
+
+
+class Silence:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, default=jsonable) + "\n")
+
+
+def jsonable(value: Any) -> Any:
+    """Times as ISO text; bytes as text where they are, else in hexadecimal."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return bytes(value).hex()
+    return str(value)
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        out.print("no rows")
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(cell(value) for value in row.values()))
+    out.print(table)
+
+
+def cell(value: Any) -> Text:
+    """As people read it; Text, since records may hold what looks like markup."""
+    if value is None:
+        return Text("null", style="dim")
+    return Text(
+        value
+        if isinstance(value, str)
+        else jsonable(value)
+        if not isinstance(value, float)
+        else f"{value:.1f}"
+    )
+
+
+# --- the door ---
+
+
+def main() -> None:
+    """Run the command; our errors become one paragraph and the design's exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Exit as left:
+        code = left.exit_code
+    except click.ClickException as wrong:
+        wrong.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        code = 0
+    except MirrorlakeError as fault:
+        code = report_fault(fault)
+    sys.exit(code or 0)
+
+
+def report_fault(fault: MirrorlakeError) -> int:
+    if os.environ.get("MIRRORLAKE_DEBUG"):
+        traceback.print_exc()
+    err.print(Text(f"mirrorlake: {fault.what}"))
+    if fault.next_step:
+        err.print(Text(f"next: {fault.next_step}"))
+    return fault.exit_code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""What storage and clusters say of flows, without running them: lag, audit, status, plan, SQL."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from mirrorlake import audit, control, lag
+from mirrorlake.bronze import read_positions, read_topic_ids
+from mirrorlake.clusters import limits
+from mirrorlake.config import Config, Flow
+from mirrorlake.errors import StorageUnreachable
+from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.lease import is_held, read_holder
+from mirrorlake.ledger import Book, Entry, fold
+from mirrorlake.ledger import read as read_ledger
+from mirrorlake.names import table_name
+from mirrorlake.records import OPS_TABLES, SourcePartition, TopicPartition
+from mirrorlake.streams import current
+from mirrorlake.tables import BronzeFiles, FolderTables, Tables, ensure_ops
+from mirrorlake.topics import (
+    RelaySpec,
+    TopicPlan,
+    plan_topics,
+    relay_specs,
+    spec_topics,
+    takes,
+    target_names,
+)
+from mirrorlake.world import connect, now, storage_root
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# --- what storage holds of a relay ---
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One bronze table and its targets, as storage has them."""
+
+    flow: Flow
+    spec: RelaySpec
+    ingested: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    files: BronzeFiles
+    entries: Mapping[str, Sequence[Entry]]
+    """Target -> its rows in the ledger."""
+
+    def book(self, target: str) -> Book:
+        return fold(self.entries[target])
+
+
+def read_stored(config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> Stored:
+    """The position and the ledger first, bronze after them: what arrives meanwhile is then merely not looked at."""
+    root = storage_root(config)
+    stream = current(root / "checkpoints", flow.name, "ingest", spec.table)
+    checkpoint = stream.checkpoint(root / "checkpoints")
+    ledger = f"{config.storage.ops_schema}.ledger"
+    entries = {
+        target.cluster: [
+            entry
+            for entry in read_ledger(tables, ledger, flow.name, target.cluster)
+            if spec_topics(spec, [entry.source.topic])
+        ]
+        for target in flow.targets
+    }
+    folder = tables.folder(spec.table)
+    if folder is None or not tables.exists(spec.table):
+        raise StorageUnreachable(
+            f"flow {flow.name}: there is no table {spec.table} below {root}",
+            f"run it first: mirrorlake run --flow {flow.name}",
+        )
+    return Stored(
+        flow, spec, read_positions(checkpoint), read_topic_ids(checkpoint), BronzeFiles(folder), entries
+    )
+
+
+def stored_relays(config: Config, tables: Tables, flow: Flow, source: Cluster) -> list[Stored]:
+    known = source.topic_names() if flow.patterns else ()
+    return [read_stored(config, tables, flow, spec) for spec in relay_specs(config, flow, known)]
+
+
+# --- lag ---
+
+
+def sample_lag(config: Config, tables: Tables, clusters: Mapping[str, Cluster]) -> None:
+    """Write one sample of every flow: right also when nothing runs."""
+    samples = [
+        _sample(stored, clusters[flow.source])
+        for flow in config.flows.values()
+        for stored in stored_relays(config, tables, flow, clusters[flow.source])
+    ]
+    tables.append(f"{config.storage.ops_schema}.lag_samples", pa.concat_tables(samples))
+
+
+def _sample(stored: Stored, source: Cluster) -> pa.Table:
+    ends = lag.bronze_ends(stored.files.segments())
+    targets = {
+        target: lag.target_positions(stored.book(target), ends, stored.ingested, stored.topic_ids)
+        for target in stored.entries
+    }
+    topics = source.describe(stored.spec.topics or spec_topics(stored.spec, source.topic_names()))
+    partitions = [TopicPartition(t.name, number) for t in topics.values() for number in range(t.partitions)]
+    there = {at: offset for at, offset in stored.ingested.items() if at.topic in topics}
+    committed = stored.flow.isolation == "read_committed"
+    return lag.sample_rows(stored.flow.name, source, partitions, there, targets, committed, now())
+
+
+def read_lag(config: Config, spark: SparkSession) -> list[dict[str, Any]]:
+    """Lag per flow, target, topic and partition: a fresh sample, then the view that everybody queries."""
+    tables = FolderTables(storage_root(config))
+    flows = list(config.flows.values())
+    sample_lag(config, tables, connect(config, flows))
+    register(spark, config, tables)
+    view = f"{config.storage.ops_schema}.replication_lag"
+    names = ", ".join(f"'{flow.name}'" for flow in flows)
+    rows = spark.sql(f"SELECT * FROM {view} WHERE flow IN ({names}) ORDER BY flow, target, topic, partition")  # noqa: S608
+    return [row.asDict() for row in rows.collect()]
+
+
+# --- SQL ---
+
+
+def register(spark: SparkSession, config: Config, tables: Tables) -> None:
+    """The names of the design over a folder: schemas, tables, views; in a catalog they are there already."""
+    ops = config.storage.ops_schema
+    ensure_ops(tables, ops)
+    for name in OPS_TABLES:
+        _register_table(spark, tables, f"{ops}.{name}")
+    for flow in config.flows.values():
+        _register_bronze(spark, config, tables, flow)
+    for name, sql in lag.views(ops).items():
+        spark.sql(f"CREATE OR REPLACE VIEW {ops}.{name} AS {sql}")
+
+
+def _register_table(spark: SparkSession, tables: Tables, name: str) -> None:
+    folder = tables.folder(name)
+    if folder is None or not tables.exists(name):
+        return
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{name.partition('.')[0]}`")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{folder}'")
+
+
+def _register_bronze(spark: SparkSession, config: Config, tables: Tables, flow: Flow) -> None:
+    for spec in relay_specs(config, flow):
+        _register_table(spark, tables, spec.table)
+        if spec.java_pattern and tables.exists(spec.table):
+            _register_topic_views(spark, config, tables, flow, spec)
+
+
+def _register_topic_views(
+    spark: SparkSession, config: Config, tables: Tables, flow: Flow, spec: RelaySpec
+) -> None:
+    """A view per topic over a shared table, under the name that a table of its own would have."""
+    folder = tables.folder(spec.table)
+    assert folder is not None  # noqa: S101
+    topics = {segment.source.topic for segment in BronzeFiles(folder).segments()}
+    for topic in sorted(topics):
+        view = table_name("bronze.{source}__{topic}", flow.source, topic)
+        spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {spec.table} WHERE topic = '{topic}'")  # noqa: S608
+
+
+# --- audit ---
+
+
+def run_audit(config: Config, flow: Flow, clusters: Mapping[str, Cluster], tables: Tables) -> audit.Report:
+    """Compare source, bronze and targets of a flow, and keep the result in ops.audits."""
+    audits = [
+        partition
+        for stored in stored_relays(config, tables, flow, clusters[flow.source])
+        for partition in _audit_relay(stored, clusters)
+    ]
+    report = audit.make_report(str(uuid.uuid4()), flow.name, now(), audits)
+    tables.append(f"{config.storage.ops_schema}.audits", audit.rows(report))
+    return report
+
+
+def _audit_relay(stored: Stored, clusters: Mapping[str, Cluster]) -> Iterable[audit.PartitionAudit]:
+    books = {target: stored.book(target) for target in stored.entries}
+    stored.files.refresh()
+    firsts: dict[SourcePartition, int] = {}
+    for segment in stored.files.segments():
+        firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
+    for source, first in sorted(firsts.items()):
+        at = TopicPartition(source.topic, source.partition)
+        begin = first if stored.flow.start != "earliest" else 0
+        side = audit.SourceSide(
+            clusters[stored.flow.source],
+            stored.ingested.get(at, 0),
+            begin,
+            stored.flow.isolation == "read_committed",
+        )
+        targets = {
+            target: audit.TargetSide(
+                clusters[target],
+                [e for e in stored.entries[target] if e.source == source],
+                book.positions[source],
+            )
+            for target, book in books.items()
+            if source in book.positions
+        }
+        yield audit.audit_partition(stored.flow.name, source, side, stored.files, targets)
+
+
+# --- plan ---
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `run` would make or change."""
+
+    flow: str
+    tables: list[str] = field(default_factory=list)
+    """Bronze tables that would be made."""
+    topics: list[TopicPlan] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow,
+            "tables": self.tables,
+            "targets": [
+                {
+                    "target": p.target,
+                    "creates": dict(p.creates),
+                    "grows": dict(p.grows),
+                    "refusals": dict(p.refusals),
+                }
+                for p in self.topics
+            ],
+        }
+
+
+def make_plan(config: Config, flow: Flow, clusters: Mapping[str, Cluster], tables: Tables) -> Plan:
+    """The difference between now and what the flow wants. Changes nothing."""
+    source = clusters[flow.source]
+    names = [topic for topic in source.topic_names() if takes(flow, topic)] if flow.patterns else flow.topics
+    topics = source.describe(names)
+    missing = [spec.table for spec in relay_specs(config, flow, names) if not tables.exists(spec.table)]
+    return Plan(
+        flow.name, missing, [_plan_target(config, flow, t.cluster, topics, clusters) for t in flow.targets]
+    )
+
+
+def _plan_target(
+    config: Config, flow: Flow, alias: str, topics: Mapping[str, TopicInfo], clusters: Mapping[str, Cluster]
+) -> TopicPlan:
+    target = next(t for t in flow.targets if t.cluster == alias)
+    wanted = target_names(config, flow, target, topics)
+    existing = clusters[alias].describe(wanted.values())
+    return plan_topics(target, wanted, topics, existing, limits(config.clusters[alias]).can_create_topics)
+
+
+# --- status ---
+
+
+def read_status(config: Config, root: Path) -> list[dict[str, Any]]:
+    """What runs, where it stands and since when, for each flow."""
+    return [_flow_status(root, name) for name in config.flows]
+
+
+def _flow_status(root: Path, flow: str) -> dict[str, Any]:
+    running, said = is_held(root, flow), control.read_status(root, flow)
+    holder = read_holder(root, flow)
+    pauses = [{"target": p.target, "topic": p.topic} for p in control.read_pauses(root, flow)]
+    state = (
+        "running"
+        if running
+        else "stopped"
+        if said.get("state") == "stopped"
+        else "crashed"
+        if said
+        else "never ran"
+    )
+    return {
+        "flow": flow,
+        "state": state,
+        "pid": holder.get("pid") if running else None,
+        "epoch": holder.get("epoch"),
+        "since": holder.get("since"),
+        "said_at": said.get("at"),
+        "reason": said.get("reason", ""),
+        "paused": pauses,
+        "targets": said.get("targets", []),
+    }

@@ -1,0 +1,30 @@
+"""Entry points of the Databricks bundle: the same verbs as the command line, with the runtime's Spark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirrorlake.config import Config, Storage, load
+from mirrorlake.runner import Run
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="relay_job", description="Run the flows of a configuration.")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--catalog", required=True)
+    parser.add_argument("--volume", required=True)
+    parser.add_argument("--secret-scope", default="")
+    return parser.parse_args(arguments)
+
+
+def on_databricks(config: Config, catalog: str, volume: str) -> Config:
+    """The bundle's catalog and volume in place of a folder."""
+    values = config.storage.model_dump() | {"root": None, "catalog": catalog, "volume": volume}
+    return config.model_copy(update={"storage": Storage(**values)})
+
+
+def relay_job(arguments: Sequence[str] | None = None) -> None:
+    asked = parse_arguments(arguments)
+    Run(on_databricks(load(asked.config), asked.catalog, asked.volume), say=print)()

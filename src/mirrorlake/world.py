@@ -1,0 +1,120 @@
+"""What a flow stands on: its storage root, its clusters, its tables, and Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake import jars, session
+from mirrorlake.clusters import librdkafka_admin, resolved, secrets_file_lines
+from mirrorlake.config import Config, Flow
+from mirrorlake.errors import StorageUnreachable
+from mirrorlake.kafka import Cluster
+from mirrorlake.tables import CatalogTables, FolderTables, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Say = Callable[[str], None]
+
+
+def silent(_text: str) -> None:
+    """Say nothing."""
+
+
+def storage_root(config: Config) -> Path:
+    """Where state lives: --root or MIRRORLAKE_ROOT (both end up in the configuration), else .mirrorlake here."""
+    storage = config.storage
+    return Path(
+        storage.volume or storage.root or os.environ.get("MIRRORLAKE_ROOT") or ".mirrorlake"
+    ).absolute()
+
+
+def check_root(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise StorageUnreachable(
+            f"the storage root {root} cannot be written: {error.strerror}",
+            "choose another with --root or MIRRORLAKE_ROOT, or mend its permissions",
+        ) from error
+
+
+def connect(config: Config, flows: Sequence[Flow]) -> dict[str, Cluster]:
+    """Clients for the clusters these flows touch."""
+    aliases = {flow.source for flow in flows} | {t.cluster for flow in flows for t in flow.targets}
+    return {
+        alias: Cluster(alias, resolved(librdkafka_admin(alias, config.clusters[alias])))
+        for alias in sorted(aliases)
+    }
+
+
+def reach(clusters: Mapping[str, Cluster]) -> dict[str, str]:
+    """Ask each cluster for its id, so that an unreachable one is named before anything starts."""
+    return {alias: cluster.cluster_id() for alias, cluster in clusters.items()}
+
+
+@contextlib.contextmanager
+def secrets_folder(config: Config) -> Iterator[Path]:
+    """A private file that Kafka's own provider reads: Spark's options hold references to it, never values."""
+    with tempfile.TemporaryDirectory(prefix="mirrorlake-") as folder:
+        path = Path(folder) / "secrets.properties"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.writelines(f"{key}={value}\n" for key, value in secrets_file_lines(config).items())
+        yield path
+
+
+def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession:
+    """The local session; a running one (a notebook's, Databricks') is used as it is."""
+    from pyspark.sql import SparkSession
+
+    if running := SparkSession.getActiveSession():
+        return running
+    jars.java()
+    found = jars.resolve(jars.SPARK, say)
+    cores = config.runner.parallelism or max(2, os.cpu_count() or 2)
+    logs = root / "logs"
+    options = session.settings(found, config.runner.driver_memory, cores, config.storage.codec, logs)
+    options["spark.sql.warehouse.dir"] = str(root / "warehouse")
+    say("starting Spark")
+    return session.start({**options, **config.runner.spark}, logs)
+
+
+def open_tables(config: Config, root: Path, spark: SparkSession | None = None) -> Tables:
+    """Tables in a folder, or in a catalog where the configuration names one."""
+    if config.storage.catalog and spark is not None:
+        return CatalogTables(spark, config.storage.catalog)
+    return FolderTables(root)
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass
+class World:
+    """What a running flow stands on; made once, by the runner."""
+
+    config: Config
+    root: Path
+    spark: SparkSession
+    tables: Tables
+    clusters: Mapping[str, Cluster]
+    cluster_ids: Mapping[str, str]
+    source_options: Mapping[str, Mapping[str, str]]
+    """Alias -> Spark's Kafka options, secrets as references."""
+
+    def ops(self, table: str) -> str:
+        return f"{self.config.storage.ops_schema}.{table}"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"

@@ -1,0 +1,156 @@
+"""The ingest query's pure parts: offsets, bounds, and what the source lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import FakeCluster
+
+from mirrorlake.bronze import (
+    Loss,
+    diagnose,
+    parse_offsets,
+    read_positions,
+    read_topic_ids,
+    records_per_batch,
+    sample_record_bytes,
+    starting_offsets,
+    write_topic_ids,
+)
+from mirrorlake.kafka import TopicInfo
+from mirrorlake.records import TopicPartition
+
+AT = TopicPartition("orders", 0)
+THERE = {"orders": TopicInfo("orders", "id-1", 1, 1)}
+POSITIONS = st.dictionaries(
+    st.builds(TopicPartition, st.text("ab.-_", min_size=1, max_size=4), st.integers(0, 12)),
+    st.integers(0, 2**62),
+)
+
+
+@given(POSITIONS)
+def test_offsets_go_to_spark_and_back(positions: dict[TopicPartition, int]) -> None:
+    assert parse_offsets(starting_offsets(positions)) == positions
+
+
+def test_offsets_are_written_as_spark_wants_them() -> None:
+    positions = {TopicPartition("b", 0): 5, TopicPartition("a", 10): 1, TopicPartition("a", 2): 7}
+    assert json.loads(starting_offsets(positions)) == {"a": {"2": 7, "10": 1}, "b": {"0": 5}}
+
+
+@pytest.mark.parametrize(
+    ("max_records", "max_bytes", "average", "records"),
+    [
+        (1000, 10**6, 100.0, 1000),
+        (1000, 10**6, 10_000.0, 100),
+        (1000, 10**6, 10**9, 1),
+        (1000, 10**6, 0.0, 1000),
+        (1, 1, 1.0, 1),
+    ],
+)
+def test_a_bound_in_bytes_becomes_one_in_records(
+    max_records: int, max_bytes: int, average: float, records: int
+) -> None:
+    assert records_per_batch(max_records, max_bytes, average) == records
+
+
+# --- loss ---
+
+
+@pytest.mark.parametrize(
+    ("position", "start", "end", "loss"),
+    [
+        (50, 0, 100, None),
+        (50, 50, 100, None),
+        (50, 50, 50, None),
+        (0, 0, 0, None),
+        (50, 51, 100, ("retention", 50, 50)),
+        (0, 80, 100, ("retention", 0, 79)),
+        (50, 100, 100, ("retention", 50, 99)),
+        (50, 0, 49, ("log_truncated", 49, 49)),
+        (50, 0, 10, ("log_truncated", 10, 49)),
+    ],
+)
+def test_a_loss_is_named_with_its_exact_range(
+    position: int, start: int, end: int, loss: tuple[str, int, int] | None
+) -> None:
+    found = diagnose({AT: position}, {"orders": "id-1"}, THERE, {AT: start}, {AT: end})
+    assert [(item.kind, item.first, item.last) for item in found] == ([loss] if loss else [])
+
+
+def test_a_deleted_topic_is_a_loss() -> None:
+    (loss,) = diagnose({AT: 7}, {"orders": "id-1"}, {}, {}, {})
+    assert (loss.kind, loss.topic_id, loss.first) == ("topic_deleted", "id-1", 7)
+
+
+def test_a_topic_made_anew_is_a_loss_even_where_its_offsets_fit() -> None:
+    (loss,) = diagnose({AT: 7}, {"orders": "id-0"}, THERE, {AT: 0}, {AT: 100})
+    assert (loss.kind, loss.topic_id) == ("topic_recreated", "id-0")
+
+
+@pytest.mark.parametrize(("kept", "now"), [("", "id-1"), ("id-1", "")], ids=["unknown before", "unknown now"])
+def test_topic_ids_that_are_not_known_accuse_nobody(kept: str, now: str) -> None:
+    topics = {"orders": TopicInfo("orders", now, 1, 1)}
+    assert diagnose({AT: 7}, {"orders": kept}, topics, {AT: 0}, {AT: 10}) == []
+
+
+def test_each_partition_is_looked_at_in_order() -> None:
+    positions = {TopicPartition("orders", n): 10 for n in (2, 0, 1)}
+    starts = {TopicPartition("orders", n): 20 for n in (0, 2)}
+    found = diagnose(positions, {}, THERE, starts, {})
+    assert [loss.partition for loss in found] == [0, 2]
+
+
+def test_a_loss_reads_well() -> None:
+    assert str(Loss("retention", "orders", "id", 3, 5, 9)) == "orders[3] offsets 5-9 (retention)"
+
+
+# --- a checkpoint on storage ---
+
+
+def checkpoint(folder: Path, committed: dict[int, str], planned: dict[int, str]) -> Path:
+    """As Spark writes it: an offsets file for each batch begun, a commits file for each one done."""
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "commits").mkdir()
+    metadata = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+    for batch, offsets in {**committed, **planned}.items():
+        (folder / "offsets" / str(batch)).write_text(f"v1\n{metadata}\n{offsets}")
+    for batch in committed:
+        (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        (folder / "commits" / f".{batch}.crc").write_text("")
+    return folder
+
+
+def test_a_query_stands_at_the_end_of_its_last_committed_batch(tmp_path: Path) -> None:
+    committed = {batch: json.dumps({"orders": {"0": batch * 10, "1": 3}}) for batch in (0, 9, 10)}
+    made = checkpoint(tmp_path / "g0", committed, {11: '{"orders":{"0":999,"1":3}}'})
+    assert read_positions(made) == {AT: 100, TopicPartition("orders", 1): 3}
+
+
+def test_a_query_that_committed_nothing_stands_nowhere(tmp_path: Path) -> None:
+    assert read_positions(tmp_path / "none") == {}
+    assert read_positions(checkpoint(tmp_path / "g0", {}, {0: '{"orders":{"0":5}}'})) == {}
+
+
+def test_topic_ids_are_kept_beside_the_checkpoint_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "g0"
+    assert read_topic_ids(path) == {}
+    write_topic_ids(path, {"orders": "id-1"})
+    write_topic_ids(path, {"orders": "id-1", "a.b": "id-2"})
+    assert read_topic_ids(path) == {"orders": "id-1", "a.b": "id-2"}
+    assert [kept.name for kept in tmp_path.iterdir()] == ["g0.topics.json"]
+    assert read_topic_ids(tmp_path / "g1") == {}
+
+
+def test_the_average_size_comes_from_the_newest_records() -> None:
+    cluster = FakeCluster()
+    assert sample_record_bytes(cluster, [AT]) == 1000.0  # type: ignore[arg-type]
+    for _ in range(50):
+        cluster.append(AT, b"", b"x" * 10_000)
+    for _ in range(10):
+        cluster.append(AT, b"k" * 10, b"x" * 90)
+    assert sample_record_bytes(cluster, [AT]) == 200.0  # type: ignore[arg-type]

@@ -1,0 +1,304 @@
+"""Planning a round: everything due, in order, within its share; then rounds over a cluster of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_row, bronze_table, errand
+
+from mirrorlake import errors, fanout
+from mirrorlake.errors import DeliveryDoubt, ExistingRecords, MirrorlakeError, Transient
+from mirrorlake.fanout import Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
+from mirrorlake.kafka import TopicInfo
+from mirrorlake.ledger import LedgerWriter, Position, fold, read
+from mirrorlake.produce import Errand, Outcome, Shaper, Slice, _checked_ends, _prove, note
+from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
+from mirrorlake.tables import BronzeFiles, FolderTables, Segment, read_ordered
+
+SIZE = 100
+
+
+def segment(first: int, last: int, source: SourcePartition = SOURCE, size: int = SIZE) -> Segment:
+    return Segment(f"{first}-{last}", source, first, last, last - first + 1, size, alone=True)
+
+
+def due(*segments: Segment, next_offset: int = 0, source: SourcePartition = SOURCE) -> Due:
+    held = sorted(segments, key=lambda s: s.first_offset)
+    at = TopicPartition(TARGET.topic, source.partition)
+    return Due(source, Position(next_offset, at, "id", 7), False, tuple(held))
+
+
+def only_slice(item: Due, budget: int) -> Slice:
+    ((slice_,),) = plan_round([item], budget, 4)
+    return slice_
+
+
+def partition(number: int) -> SourcePartition:
+    return SOURCE._replace(partition=number)
+
+
+def test_nothing_due_is_no_task() -> None:
+    assert plan_round([], 100, 4) == []
+
+
+def test_segments_before_the_position_or_of_nobody_are_not_due() -> None:
+    positions = {SOURCE: Position(10, TARGET, "id", 0)}
+    other = SOURCE._replace(topic_id=OTHER_ID)
+    segments = [segment(20, 29), segment(0, 9), segment(5, 10), segment(0, 5, other)]
+    assert due_segments(segments, positions) == {SOURCE: [segment(5, 10), segment(20, 29)]}
+
+
+@pytest.mark.parametrize(
+    ("budget", "taken", "until"), [(1, 1, 10), (SIZE, 1, 10), (2 * SIZE, 2, 20), (10 * SIZE, 3, 30)]
+)
+def test_a_slice_takes_its_share_and_at_least_one_segment(budget: int, taken: int, until: int) -> None:
+    slice_ = only_slice(due(segment(0, 9), segment(10, 19), segment(20, 29)), budget)
+    assert (len(slice_.segments), slice_.first, slice_.until) == (taken, 0, until)
+    assert (slice_.target, slice_.expected_end, slice_.shared) == (TARGET, 7, False)
+
+
+def test_a_slice_begins_at_the_position_inside_a_segment() -> None:
+    slice_ = only_slice(due(segment(0, 9), segment(10, 19), next_offset=4), SIZE)
+    assert (slice_.first, slice_.until) == (4, 10)
+
+
+def test_what_overlaps_the_rest_is_cut_where_the_rest_begins() -> None:
+    slice_ = only_slice(due(segment(0, 9), segment(5, 14)), SIZE)
+    assert (slice_.first, slice_.until) == (0, 5)
+
+
+def test_what_overlaps_at_the_position_is_read_together() -> None:
+    slice_ = only_slice(due(segment(0, 9), segment(5, 14), next_offset=5), SIZE)
+    assert (slice_.until, len(slice_.segments)) == (15, 2)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8])
+def test_every_partition_gets_one_slice_and_no_task_is_empty(slots: int) -> None:
+    items = [due(segment(0, 9, partition(n), size=n + 1), source=partition(n)) for n in range(5)]
+    tasks = plan_round(items, 1000, slots)
+    assert sorted(slice_.source for task in tasks for slice_ in task) == [partition(n) for n in range(5)]
+    assert len(tasks) == min(slots, 5)
+    assert all(tasks)
+
+
+def test_large_slices_are_placed_apart() -> None:
+    sizes = [900, 800, 100, 90, 80]
+    items = [due(segment(0, 9, partition(n), size=size), source=partition(n)) for n, size in enumerate(sizes)]
+    loads = [sum(s.segments[0].bytes for s in task) for task in plan_round(items, 10**6, 2)]
+    assert max(loads) <= 1000
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[Segment]:
+    """Segments of one partition, some overlapping, with gaps, of any size."""
+    pairs = draw(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=10))
+    sizes = draw(st.lists(st.integers(1, 300), min_size=len(pairs), max_size=len(pairs)))
+    return [segment(first, first + more, size=size) for (first, more), size in zip(pairs, sizes, strict=True)]
+
+
+@given(files(), st.integers(0, 60), st.integers(1, 600))
+def test_rounds_cover_every_offset_once_in_order_and_come_to_an_end(
+    segments: list[Segment], next_offset: int, budget: int
+) -> None:
+    position, covered = Position(next_offset, TARGET, "id", 0), list[int]()
+    wanted = sorted(
+        {o for s in segments for o in range(s.first_offset, s.last_offset + 1) if o >= next_offset}
+    )
+    for _ in range(3 * len(segments) + 1):
+        held = due_segments(segments, {SOURCE: position})
+        if not held:
+            break
+        ((slice_,),) = plan_round([Due(SOURCE, position, False, tuple(held[SOURCE]))], budget, 2)
+        inside = {o for s in slice_.segments for o in range(s.first_offset, s.last_offset + 1)}
+        covered += sorted(o for o in inside if slice_.first <= o < slice_.until)
+        # No file that was left out may hold something of this range.
+        left_out = [s for s in held[SOURCE] if s not in slice_.segments]
+        assert all(s.first_offset >= slice_.until for s in left_out)
+        assert slice_.until > slice_.first
+        position.next_offset = slice_.until
+    assert covered == wanted
+
+
+@given(files(), st.integers(1, 600))
+def test_a_slice_of_more_than_one_segment_keeps_to_its_budget_unless_they_overlap(
+    segments: list[Segment], budget: int
+) -> None:
+    slice_ = only_slice(due(*segments), budget)
+    apart = all(
+        a.last_offset < b.first_offset for a, b in zip(slice_.segments, slice_.segments[1:], strict=False)
+    )
+    if len(slice_.segments) > 1 and apart:
+        assert sum(s.bytes for s in slice_.segments) <= budget
+
+
+# --- words ---
+
+
+def test_neighbours_left_out_for_one_reason_are_one_item() -> None:
+    items = [(7, 1, "loop"), (3, 1, "hops"), (1, 1, "loop"), (2, 1, "loop"), (4, 2, "hops"), (8, 1, "hops")]
+    assert joined(items) == [(1, 2, "loop"), (3, 3, "hops"), (7, 1, "loop"), (8, 1, "hops")]
+
+
+def all_errors(kind: type[MirrorlakeError] = MirrorlakeError) -> list[type[MirrorlakeError]]:
+    below = [found for child in kind.__subclasses__() for found in all_errors(child)]
+    return sorted({kind, *below}, key=lambda k: k.__name__)
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in all_errors() if k.__module__ == errors.__name__], ids=lambda k: k.__name__
+)
+@pytest.mark.parametrize("next_step", ["", "do this: now"])
+def test_an_error_keeps_its_kind_and_words_on_the_way_to_the_driver(kind: Any, next_step: str) -> None:
+    error = kind("it: broke\nbadly", next_step)
+    back = error_from_text(f"{kind.__name__}: {error}")
+    assert type(back) is kind
+    assert (back.what, back.next_step) == (error.what, error.next_step)
+
+
+@pytest.mark.parametrize("text", ["", "gibberish", "ValueError: x", "dataclass: x", "Fault: x"])
+def test_an_error_of_unknown_kind_is_doubt(text: str) -> None:
+    assert isinstance(error_from_text(text), DeliveryDoubt)
+    assert isinstance(error_from_text(text), Transient)
+
+
+# --- rounds, with tasks that run here ---
+
+
+class Relay:
+    """A fan-out over a real bronze folder and ledger; the target is made of lists and Spark is left out."""
+
+    def __init__(self, root: Path, cluster: FakeCluster, epoch: int = 1, **fields: Any) -> None:
+        tables = FolderTables(root)
+        tables.ensure("bronze.t", BRONZE, {})
+        tables.ensure("ops.ledger", LEDGER, {})
+        self.folder, self.cluster, self.tables = root / "tables" / "bronze" / "t", cluster, tables
+        self.incidents: list[tuple[Any, ...]] = []
+        self.paused: set[str] = set()
+        made: Any = {
+            "spark": None,
+            "errand": errand(epoch=epoch),
+            "files": BronzeFiles(self.folder),
+            "cluster": cluster,
+            "ledger": LedgerWriter(tables, "ops.ledger", 30.0),
+            "book": fold(read(tables, "ops.ledger", "f", "dr")),
+            "outbox": Outbox(lambda *what: self.incidents.append(what), lambda *_: None),
+            "target_topic": lambda topic: TopicInfo(f"src.{topic}", "target-id", 1, 1),
+            "paused": lambda topic: topic in self.paused,
+        }
+        self.fan_out = FanOut(**made | fields)
+
+    def ingest(self, *offsets: int, source: SourcePartition = SOURCE) -> None:
+        rows = bronze_table(bronze_row(offset, source) for offset in offsets)
+        write_deltalake(self.folder, rows, mode="append")
+
+    def deliver(self) -> list[bytes | None]:
+        """One call, which must end by itself; returns what the target then holds."""
+        giving_up = Timer(5, self.fan_out.stopping.set)
+        giving_up.start()
+        self.fan_out.deliver()
+        giving_up.cancel()
+        self.fan_out.ledger.flush()
+        assert not self.fan_out.stopping.is_set(), self.fan_out.progress.waiting
+        return [message.value() for message in self.cluster.logs.get(TARGET, [])]
+
+
+def run_here(_spark: Any, given: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+    """What the tasks would do, one after the other, with the list as a producer."""
+    cluster: Any = FakeCluster.last
+    outcomes = []
+    for slice_ in (slice_ for task in tasks for slice_ in task):
+        outcome = Outcome(slice_.source)
+        try:
+            before = _checked_ends(cluster, [slice_])
+        except DeliveryDoubt as fault:
+            outcome.error = f"DeliveryDoubt: {fault}"
+        else:
+            sent: list[int] = []
+            for batch in read_ordered(slice_.segments, slice_.first, slice_.until):
+                shaped = Shaper(given, slice_.source).shape(batch)
+                for row in zip(shaped.keys, shaped.values, shaped.headers, strict=True):
+                    cluster.append(slice_.target, *row)
+                sent += note(shaped, outcome)
+            _prove(given, cluster, slice_, sent, before, cluster.log_ends([slice_.target]), outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    made = FakeCluster()
+    monkeypatch.setattr(FakeCluster, "last", made, raising=False)
+    monkeypatch.setattr(fanout, "run_files", run_here)
+    monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.0)
+    return made
+
+
+def values(*offsets: int) -> list[bytes]:
+    return [b"v%d" % offset for offset in offsets]
+
+
+def test_everything_in_bronze_is_delivered_once_over_rounds_and_restarts(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster, budget_bytes=1)
+    relay.ingest(3, 4, 5)
+    relay.ingest(0, 1, 2)
+    assert relay.deliver() == values(*range(6))
+    relay.ingest(7, 9)
+    assert relay.deliver() == values(*range(6), 7, 9)
+    again = Relay(tmp_path, cluster, epoch=2)
+    assert again.deliver() == values(*range(6), 7, 9)
+    again.ingest(10)
+    assert again.deliver() == values(*range(6), 7, 9, 10)
+
+
+def test_what_landed_before_a_crash_is_found_and_not_sent_again(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(0, 1)
+    relay.deliver()
+    relay.ingest(2, 3, 4)
+    sent = Shaper(errand(), SOURCE).shape(bronze_batch([bronze_row(2), bronze_row(3)]))
+    for row in zip(sent.keys, sent.values, sent.headers, strict=True):
+        cluster.append(TARGET, *row)
+    assert Relay(tmp_path, cluster, epoch=2).deliver() == values(*range(5))
+
+
+def test_records_that_the_ledger_does_not_know_stop_the_flow(tmp_path: Path, cluster: FakeCluster) -> None:
+    cluster.append(TARGET, b"", b"theirs")
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(0)
+    with pytest.raises(ExistingRecords, match="existing_records"):
+        relay.fan_out.deliver()
+    beside = Relay(tmp_path, cluster, existing_records="append")
+    assert beside.deliver() == [b"theirs", b"v0"]
+
+
+def test_a_paused_topic_waits_and_goes_on(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.paused.add("orders")
+    relay.ingest(0, 1)
+    assert relay.deliver() == []
+    relay.paused.clear()
+    assert relay.deliver() == values(0, 1)
+
+
+def test_a_topic_made_anew_goes_to_the_same_partition_after_its_elder(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster, budget_bytes=1)
+    anew = SOURCE._replace(topic_id=OTHER_ID)
+    relay.ingest(0, 1)
+    relay.deliver()
+    for offset in range(2, 6):
+        relay.ingest(offset)
+    relay.ingest(0, 1, source=anew)
+    relay.ingest(2, source=anew)
+    assert relay.deliver() == values(*range(6), 0, 1, 2)
+    assert relay.incidents == []
