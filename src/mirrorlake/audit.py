@@ -70,9 +70,7 @@ _NO_TIME = -(2**63)
 _UNREADABLE = bytes(_HASH_BYTES)
 
 
-def digest(
-    key: bytes | None, value: bytes | None, headers: HeaderPairs | None, timestamp_ms: int | None
-) -> bytes:
+def digest(key: bytes | None, value: bytes | None, headers: HeaderPairs | None, timestamp_ms: int | None) -> bytes:
     """SHA-256 of key and value, SHA-256 of the headers, timestamp: apart, so that a difference has a name.
 
     Our own header is left out. No timestamp, or headers of None, means: not to be compared.
@@ -235,9 +233,7 @@ class Offsets:
 _END: Record = (2**63, b"")
 
 
-def merged(
-    left: Iterable[Record], right: Iterable[Record]
-) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+def merged(left: Iterable[Record], right: Iterable[Record]) -> Iterator[tuple[int, bytes | None, bytes | None]]:
     """Two streams in offset order as one: the offset, and what each holds there."""
     lefts, rights = iter(left), iter(right)
     a, b = next(lefts, _END), next(rights, _END)
@@ -475,9 +471,7 @@ class _Matching:
         return BEFORE_START if offset < self.ledger.begin else ""
 
 
-def compare_resent(
-    messages: Iterable[TargetRecord], bronze: Iterable[Record], run: Entry, copy: Copy
-) -> list[Finding]:
+def compare_resent(messages: Iterable[TargetRecord], bronze: Iterable[Record], run: Entry, copy: Copy) -> list[Finding]:
     """What a repair or a replay sent again: only its content, since its place is out of the order."""
     findings = Findings(copy.source, copy.target, copy.position.target_partition)
     shift = run.source_first - (run.target_first or 0)
@@ -618,9 +612,7 @@ def audit_partition(
     return audit
 
 
-def _audit_source(
-    source: SourcePartition, side: SourceSide, files: BronzeFiles, counts: Counts
-) -> list[Finding]:
+def _audit_source(source: SourcePartition, side: SourceSide, files: BronzeFiles, counts: Counts) -> list[Finding]:
     at, cluster = TopicPartition(source.topic, source.partition), side.cluster
     info = cluster.describe([source.topic]).get(source.topic)
     if info is None or (info.id and source.topic_id and info.id != source.topic_id):
@@ -672,9 +664,7 @@ def _made_anew(copy: Copy) -> list[Finding]:
         return []
     source, last = copy.source, copy.position.next_offset - 1
     detail = f"target topic {copy.position.target_partition.topic}: the ledger speaks of one with another id"
-    return [
-        Finding(copy.target, source.topic, source.partition, TOPIC_MADE_ANEW, 0, last, 0, detail, fails=True)
-    ]
+    return [Finding(copy.target, source.topic, source.partition, TOPIC_MADE_ANEW, 0, last, 0, detail, fails=True)]
 
 
 def _audit_resent(run: Entry, copy: Copy, cluster: Cluster, files: BronzeFiles) -> list[Finding]:

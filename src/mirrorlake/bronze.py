@@ -1,7 +1,7 @@
 """Kafka -> Delta: one ingest query for each bronze table.
 
-The query keeps its own position (Spark's checkpoint); a batch is appended once for each (transaction id, batch). What the source
-dropped before it was read is never passed over: `diagnose` names the exact range.
+The query keeps its own position (Spark's checkpoint); a batch is appended once for each (transaction id, batch).
+What the source dropped before it was read is never passed over: `diagnose` names the exact range.
 """
 
 from __future__ import annotations
@@ -207,9 +207,7 @@ class Reading:
     once: bool
 
 
-def start_ingest(
-    spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]
-) -> Any:
+def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
     """Returns the StreamingQuery."""
 
     def on_batch(frame: DataFrame, batch_id: int) -> None:
@@ -245,9 +243,7 @@ def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame
 
 
 def _subscription(spec: RelaySpec) -> dict[str, str]:
-    return (
-        {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
-    )
+    return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
 
 
 def _trigger(reading: Reading) -> dict[str, Any]:

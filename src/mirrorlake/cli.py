@@ -47,19 +47,13 @@ class LogFormat(str, Enum):
     json = "json"
 
 
-ConfigFile = Annotated[
-    Path, typer.Option("-c", "--config", help="The configuration: YAML, see docs/configuration.md.")
-]
+ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="The configuration: YAML, see docs/configuration.md.")]
 Root = Annotated[
     Path | None,
-    typer.Option(
-        help="Where tables, checkpoints and locks live.", show_default="MIRRORLAKE_ROOT, else .mirrorlake"
-    ),
+    typer.Option(help="Where tables, checkpoints and locks live.", show_default="MIRRORLAKE_ROOT, else .mirrorlake"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
-Flows = Annotated[
-    list[str] | None, typer.Option("--flow", help="Only this flow; may be given several times.")
-]
+Flows = Annotated[list[str] | None, typer.Option("--flow", help="Only this flow; may be given several times.")]
 
 
 @app.callback()
@@ -69,9 +63,7 @@ def common(
     os.environ["MIRRORLAKE_DEBUG"] = "1" if debug else ""
 
 
-def read_config(
-    path: Path, root: Path | None, flows: Iterable[str] | None = None, clusters: str = ""
-) -> Config:
+def read_config(path: Path, root: Path | None, flows: Iterable[str] | None = None, clusters: str = "") -> Config:
     config = load(path)
     if chosen := root or os.environ.get("MIRRORLAKE_ROOT"):
         config = with_root(config, str(chosen))
@@ -85,17 +77,11 @@ def read_config(
 def run(
     config: ConfigFile,
     once: Annotated[bool, typer.Option("--once", help="Relay what is there now, then end.")] = False,
-    for_seconds: Annotated[
-        float | None, typer.Option("--for", help="Stop by itself after so many seconds.")
-    ] = None,
+    for_seconds: Annotated[float | None, typer.Option("--for", help="Stop by itself after so many seconds.")] = None,
     flow: Flows = None,
-    clusters: Annotated[
-        str, typer.Option(help="Only flows that write to these clusters, as in MM2: A,B.")
-    ] = "",
+    clusters: Annotated[str, typer.Option(help="Only flows that write to these clusters, as in MM2: A,B.")] = "",
     root: Root = None,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Progress for people, or JSON lines.")
-    ] = LogFormat.text,
+    log_format: Annotated[LogFormat, typer.Option(help="Progress for people, or JSON lines.")] = LogFormat.text,
 ) -> None:
     """Relay: ingest, fan-out and control loop, until SIGINT or SIGTERM. A restart goes on where it stopped."""
     chosen = read_config(config, root, flow, clusters)
@@ -153,9 +139,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = (
-            Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-        )
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._rates = Rates()
         self._said_at = 0.0
 
@@ -236,9 +220,7 @@ def status(config: ConfigFile, root: Root = None, as_json: AsJson = False) -> No
     table = Table("flow", "state", "since", "target", "delivered", "behind", "paused", "why")
     for flow in found:
         since = f"{datetime.fromtimestamp(flow['since']):%Y-%m-%d %H:%M:%S}" if flow["since"] else ""
-        paused = ", ".join(
-            f"{p['target'] or 'all targets'}/{p['topic'] or 'all topics'}" for p in flow["paused"]
-        )
+        paused = ", ".join(f"{p['target'] or 'all targets'}/{p['topic'] or 'all topics'}" for p in flow["paused"])
         for target in flow["targets"] or [{}]:
             table.add_row(
                 flow["flow"], flow["state"], since, target.get("target", ""), str(target.get("delivered", "")),
@@ -260,9 +242,7 @@ def pause(
     check_target(chosen, target)
     for name in chosen.flows:
         control.pause(storage_root(chosen), name, control.Pause(target, topic))
-        out.print(
-            f"{name}: paused {target or 'all targets'}, {topic or 'all topics'}; `mirrorlake resume` goes on"
-        )
+        out.print(f"{name}: paused {target or 'all targets'}, {topic or 'all topics'}; `mirrorlake resume` goes on")
 
 
 @app.command()
@@ -319,9 +299,7 @@ def run_sql(spark: Any, query: str) -> list[Any]:
     try:
         found: list[Any] = spark.sql(query).collect()
     except PySparkException as fault:
-        raise UsageFault(
-            f"SQL: {str(fault).splitlines()[0]}", "`SHOW TABLES IN ops` lists what is there"
-        ) from fault
+        raise UsageFault(f"SQL: {str(fault).splitlines()[0]}", "`SHOW TABLES IN ops` lists what is there") from fault
     return found
 
 
@@ -438,11 +416,7 @@ def cell(value: Any) -> Text:
     if value is None:
         return Text("null", style="dim")
     return Text(
-        value
-        if isinstance(value, str)
-        else jsonable(value)
-        if not isinstance(value, float)
-        else f"{value:.1f}"
+        value if isinstance(value, str) else jsonable(value) if not isinstance(value, float) else f"{value:.1f}"
     )
 
 

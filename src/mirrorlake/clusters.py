@@ -100,9 +100,7 @@ ALIASES = {
 def librdkafka_common(alias: str, cluster: Cluster) -> Settings:
     """What every client of this cluster needs."""
     who = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": f"mirrorlake-{alias}"}
-    return merged(
-        KIND_COMMON[cluster.kind], who, checked(cluster.client), librdkafka_security(cluster.security)
-    )
+    return merged(KIND_COMMON[cluster.kind], who, checked(cluster.client), librdkafka_security(cluster.security))
 
 
 def librdkafka_producer(alias: str, cluster: Cluster, overrides: Mapping[str, str] | None = None) -> Settings:
@@ -300,9 +298,7 @@ def _secret_texts(security: Security) -> Settings:
     files = {"key": security.key, "certificate": security.certificate}
     texts = {name: f"${{file:{path}}}" for name, path in files.items() if path}
     texts |= present({"password": text_of(security.password), "key_password": text_of(security.key_password)})
-    return texts | (
-        {"username": security.username} if security.username and not is_literal(security.username) else {}
-    )
+    return texts | ({"username": security.username} if security.username and not is_literal(security.username) else {})
 
 
 def _file_references(alias: str, security: Security, secrets_file: Path | None) -> Settings:

@@ -62,6 +62,9 @@ def _regex(text: str) -> str:
             re.compile(text)
     except (re.error, OverflowError, RecursionError) as bad:
         raise ValueError(f"not a regular expression: {bad}") from None
+    if re.search(r"\(\?[a-zA-Z]+\)|\\[1-9]|\(\?P=", text):
+        # Patterns are joined into one for Spark, where flags would leak and groups would be counted anew.
+        raise ValueError("inline flags such as (?i) and back-references are not supported")
     return text
 
 
@@ -129,9 +132,7 @@ def _start(value: object) -> str | datetime:
 
 
 def _refuse_start() -> str:
-    raise ValueError(
-        "must be earliest, latest or a time with its zone, such as 2024-05-01T00:00:00Z"
-    ) from None
+    raise ValueError("must be earliest, latest or a time with its zone, such as 2024-05-01T00:00:00Z") from None
 
 
 def _option(value: object) -> object:
@@ -193,9 +194,7 @@ def refused(option: str) -> str | None:
 
 def _spark(options: dict[str, str]) -> dict[str, str]:
     secret = re.compile(r"(?i).*(password|secret|token|jaas|credential|access.?key).*")
-    broken: list[Broken] = [
-        ((key,), "must begin with spark.") for key in options if not key.startswith("spark.")
-    ]
+    broken: list[Broken] = [((key,), "must begin with spark.") for key in options if not key.startswith("spark.")]
     broken += [((key,), "refused: anyone can read Spark's settings") for key in options if secret.match(key)]
     if broken:
         raise _rules(broken)
@@ -309,9 +308,7 @@ class Security(Model):
         yield from self._sasl_rules() if self.sasl else self._rules_without_sasl()
         tls_only = ("ca", "certificate", "key", "key_password")
         if not self.tls:
-            yield from (
-                ((name,), f"has no use with {self.protocol}") for name in tls_only if getattr(self, name)
-            )
+            yield from (((name,), f"has no use with {self.protocol}") for name in tls_only if getattr(self, name))
         if bool(self.certificate) != bool(self.key):
             yield ("key" if self.certificate else "certificate",), "is missing: mutual TLS needs both"
         for name in ("username", "scope", "ca", "certificate", "key"):
@@ -321,9 +318,7 @@ class Security(Model):
     def _sasl_rules(self) -> Iterator[Broken]:
         needed = ["mechanism", "username", "password"]
         needed += ["token_endpoint"] if self.mechanism == "OAUTHBEARER" else []
-        yield from (
-            ((name,), f"is missing: {self.protocol} needs it") for name in needed if not getattr(self, name)
-        )
+        yield from (((name,), f"is missing: {self.protocol} needs it") for name in needed if not getattr(self, name))
         if self.token_endpoint and not self.token_endpoint.startswith("https://"):
             yield ("token_endpoint",), "must begin with https://"
 
@@ -543,9 +538,7 @@ class Config(Model):
         flows = raw.get("flows") if isinstance(raw, dict) else None
         if not isinstance(flows, dict):
             return raw
-        named = {
-            key: {"name": key, **flow} if isinstance(flow, dict) else flow for key, flow in flows.items()
-        }
+        named = {key: {"name": key, **flow} if isinstance(flow, dict) else flow for key, flow in flows.items()}
         return {**raw, "flows": named}
 
     def broken_rules(self) -> Iterator[Broken]:
@@ -573,9 +566,7 @@ class Config(Model):
 
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
-            raise UsageFault(
-                unknown("flow", name, self.flows), f"Flows are: {', '.join(sorted(self.flows))}."
-            )
+            raise UsageFault(unknown("flow", name, self.flows), f"Flows are: {', '.join(sorted(self.flows))}.")
         return self.flows[name]
 
     def select(self, flows: Iterable[str] = (), clusters: Iterable[str] = ()) -> Config:
@@ -749,9 +740,7 @@ def load(path: Path) -> Config:
             raise UsageFault(f"{path} is larger than {MAX_FILE_BYTES} bytes: not a configuration.")
         text = path.read_text(encoding="utf-8")
     except OSError as bad:
-        raise UsageFault(
-            f"{path} could not be read: {bad.strerror}.", "Check the path given with -c."
-        ) from None
+        raise UsageFault(f"{path} could not be read: {bad.strerror}.", "Check the path given with -c.") from None
     except UnicodeDecodeError:
         raise UsageFault(f"{path} is not UTF-8 text.", "Check the path given with -c.") from None
     return parse(text, str(path)).model_copy(update={"path": path})
@@ -789,9 +778,7 @@ def _validated(raw: dict[str, Any]) -> tuple[Config | None, list[Broken]]:
 
 
 def _config_fault(where: str, faults: list[tuple[int, Key, str]]) -> ConfigFault:
-    listed = tuple(
-        Fault(f"{where}:{line}", dotted(key), what) for line, key, what in sorted(faults, key=_by_line)
-    )
+    listed = tuple(Fault(f"{where}:{line}", dotted(key), what) for line, key, what in sorted(faults, key=_by_line))
     count = "1 fault" if len(listed) == 1 else f"{len(listed)} faults"
     return ConfigFault(f"{where}: {count}.", "docs/configuration.md lists every key.", faults=listed)
 

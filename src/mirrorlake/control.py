@@ -67,3 +67,22 @@ def read_status(root: Path, flow: str) -> dict[str, Any]:
     path = root / "status" / f"{flow}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+class Pauses:
+    """What is paused of a flow, read again when the file changes."""
+
+    def __init__(self, root: Path, flow: str) -> None:
+        self._root = root
+        self._flow = flow
+        self._seen = self._read()
+
+    def _read(self) -> list[Pause]:
+        return read_pauses(self._root, self._flow)
+
+    def __call__(self) -> list[Pause]:
+        return self._seen
+
+    def changed(self) -> bool:
+        before, self._seen = self._seen, self._read()
+        return before != self._seen

@@ -66,9 +66,7 @@ def _java() -> str:
 
 def _jars() -> str:
     found = jars.resolve(jars.SPARK, lambda _text: None)
-    names = sorted(
-        jar.name for jar in found if jar.name.startswith(("kafka-clients", "delta-spark", "spark-sql"))
-    )
+    names = sorted(jar.name for jar in found if jar.name.startswith(("kafka-clients", "delta-spark", "spark-sql")))
     return ", ".join(names)
 
 
@@ -140,9 +138,7 @@ def _connect_ms(host: str, port: int) -> float:
 
 def _metadata(alias: str, cluster: ClusterConfig) -> str:
     live = Cluster(alias, resolved(librdkafka_admin(alias, cluster)), timeout_seconds=10)
-    return (
-        f"cluster id {live.cluster_id()}, {live.broker_count()} broker(s), {len(live.topic_names())} topics"
-    )
+    return f"cluster id {live.cluster_id()}, {live.broker_count()} broker(s), {len(live.topic_names())} topics"
 
 
 def _listeners(alias: str, cluster: ClusterConfig) -> str:

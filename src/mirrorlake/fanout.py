@@ -1,7 +1,8 @@
 """Delta -> Kafka: everything in bronze that lies after the ledger's position, in offset order.
 
-The streaming query says when to look; the ledger says what to send. One round pins what bronze holds, plans slices (files and offset ranges) onto
-tasks, sends them, and writes down the runs. After any doubt it recovers before the next round.
+The streaming query says when to look; the ledger says what to send. One round pins what bronze holds, plans
+slices (files and offset ranges) onto tasks, sends them, and writes down the runs. After any doubt it recovers
+before the next round.
 """
 
 from __future__ import annotations
@@ -138,9 +139,7 @@ def refuse_retries() -> None:
 
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise DeliveryDoubt(
-            f"task attempt {context.attemptNumber()}: an earlier attempt may have sent records"
-        )
+        raise DeliveryDoubt(f"task attempt {context.attemptNumber()}: an earlier attempt may have sent records")
 
 
 # --- in the driver ---
@@ -263,13 +262,22 @@ class FanOut:
         )
 
     def _due(self) -> list[Due]:
+        """What may go out now. Incarnations of a topic share a target partition: the elder goes first, alone."""
         held = due_segments(self.files.segments(), self.book.positions)
-        return [
-            Due(source, position, position.target_partition in self._shared, tuple(segments))
-            for source, segments in held.items()
-            if not self.paused(source.topic)
-            for position in [self.book.positions[source]]
-        ]
+        elders: dict[TopicPartition, Due] = {}
+        for source, position in self.book.positions.items():
+            if source in held and not self.paused(source.topic):
+                target = position.target_partition
+                elders.setdefault(
+                    target, Due(source, self._at_end(position), target in self._shared, tuple(held[source]))
+                )
+        return list(elders.values())
+
+    def _at_end(self, position: Position) -> Position:
+        """The position with the end that all who write to its partition know of."""
+        held = self.book.positions.values()
+        ends = [other.target_end for other in held if other.target_partition == position.target_partition]
+        return replace(position, target_end=max(ends))
 
     def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         try:
@@ -282,9 +290,7 @@ class FanOut:
         said = f"flow {self.errand.flow}, target {self.errand.target}: a Spark task ended: {last_line(error)}"
         unknown = type(error).__name__ == "PythonException" and DeliveryDoubt.__name__ not in str(error)
         if unknown:
-            return DataAtRisk(
-                said, "see logs/spark.log below the storage root; run again to recover and go on"
-            )
+            return DataAtRisk(said, "see logs/spark.log below the storage root; run again to recover and go on")
         return DeliveryDoubt(said)
 
     def _settle(self, tasks: Sequence[Sequence[Slice]], outcomes: Sequence[Outcome]) -> int:
@@ -315,9 +321,7 @@ class FanOut:
 
     def _report(self, outcome: Outcome, position: Position) -> None:
         if outcome.refused and self.errand.dead_letters:
-            self.outbox.dead_letters(
-                self.errand, outcome.source, position.target_partition.topic, outcome.refused
-            )
+            self.outbox.dead_letters(self.errand, outcome.source, position.target_partition.topic, outcome.refused)
         for first, count in outcome.timeless:
             self.outbox.incident(
                 "timestamp_not_kept", self.errand.target, outcome.source, first, first + count - 1,
@@ -360,12 +364,8 @@ class FanOut:
         firsts: dict[SourcePartition, int] = {}
         for segment in self.files.segments():
             if segment.source not in self.book.positions:
-                firsts[segment.source] = min(
-                    firsts.get(segment.source, segment.first_offset), segment.first_offset
-                )
-        entries = [
-            entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))
-        ]
+                firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
+        entries = [entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))]
         if entries:
             self.ledger.add(entries)
             self.ledger.flush()
@@ -396,9 +396,9 @@ class FanOut:
     def _beside_existing(self, source: SourcePartition, target: TopicPartition, first: int, end: int) -> int:
         if self.existing_records == "stop":
             raise ExistingRecords(
-                f"flow {self.errand.flow}: {target} on {self.errand.target} holds {end} records that the ledger does "
-                "not know; sending would repeat what another replicator may have sent",
-                "choose for the target: existing_records: latest (begin at the newest record) or append (send all the same)",
+                f"flow {self.errand.flow}: {target} on {self.errand.target} ends at {end}, which the ledger does "
+                "not know of; sending would repeat what another replicator may have sent",
+                "choose for the target: existing_records: latest (begin at the newest) or append (send all the same)",
             )
         self._shared.add(target)
         if self.existing_records == "latest" and self.latest is not None:
@@ -423,8 +423,8 @@ class FanOut:
             now = seen[name].id if name in seen else "(no such topic)"
             if kept and now and now != kept:
                 raise TargetDiverged(
-                    f"flow {self.errand.flow}: topic {name} on {self.errand.target} was made anew or deleted: its id was "
-                    f"{kept}, now {now}",
+                    f"flow {self.errand.flow}: topic {name} on {self.errand.target} was made anew or deleted: "
+                    f"its id was {kept}, now {now}",
                     "`mirrorlake repair` fills it from bronze; or remove the target from the flow",
                 )
 
@@ -434,14 +434,16 @@ class FanOut:
             by_target[position.target_partition][source] = position
         ends = self._stable_ends(by_target)
         doubtful = [
-            target
-            for target, held in by_target.items()
-            if ends[target] != max(p.target_end for p in held.values())
+            target for target, held in by_target.items() if ends[target] != max(p.target_end for p in held.values())
         ]
         starts = self.cluster.log_starts(doubtful)
         for target in doubtful:
             log = Log(starts[target], ends[target])
-            yield recover(self.errand, self.cluster, target, by_target[target], log, self._read_bronze)
+            held, shared = by_target[target], self._may_be_shared(target)
+            yield recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared=shared)
+
+    def _may_be_shared(self, target: TopicPartition) -> bool:
+        return target in self._shared or self.existing_records != "stop"
 
     def _stable_ends(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         moving = any(target in self._shared for target in targets)
@@ -454,13 +456,9 @@ class FanOut:
             time.sleep,
         )
 
-    def _read_bronze(
-        self, source: SourcePartition, first: int, until: int | None
-    ) -> Iterable[pa.RecordBatch]:
+    def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
         held = [
-            segment
-            for segment in self.files.segments()
-            if segment.source == source and segment.last_offset >= first
+            segment for segment in self.files.segments() if segment.source == source and segment.last_offset >= first
         ]
         end = until if until is not None else max((s.last_offset for s in held), default=first) + 1
         return read_ordered(held, first, end)
@@ -519,9 +517,7 @@ class Clock:
     trigger_seconds: float
 
 
-def start_fanout(
-    spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]
-) -> Any:
+def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]) -> Any:
     """Follow the bronze table: every commit makes the fan-out look. Returns the StreamingQuery."""
 
     def on_commit(_frame: Any, _batch_id: int) -> None:

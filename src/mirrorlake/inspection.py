@@ -77,9 +77,7 @@ def read_stored(config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> 
             f"flow {flow.name}: there is no table {spec.table} below {root}",
             f"run it first: mirrorlake run --flow {flow.name}",
         )
-    return Stored(
-        flow, spec, read_positions(checkpoint), read_topic_ids(checkpoint), BronzeFiles(folder), entries
-    )
+    return Stored(flow, spec, read_positions(checkpoint), read_topic_ids(checkpoint), BronzeFiles(folder), entries)
 
 
 def stored_relays(config: Config, tables: Tables, flow: Flow, source: Cluster) -> list[Stored]:
@@ -155,9 +153,7 @@ def _register_bronze(spark: SparkSession, config: Config, tables: Tables, flow: 
             _register_topic_views(spark, config, tables, flow, spec)
 
 
-def _register_topic_views(
-    spark: SparkSession, config: Config, tables: Tables, flow: Flow, spec: RelaySpec
-) -> None:
+def _register_topic_views(spark: SparkSession, config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> None:
     """A view per topic over a shared table, under the name that a table of its own would have."""
     folder = tables.folder(spec.table)
     assert folder is not None  # noqa: S101
@@ -243,9 +239,7 @@ def make_plan(config: Config, flow: Flow, clusters: Mapping[str, Cluster], table
     names = [topic for topic in source.topic_names() if takes(flow, topic)] if flow.patterns else flow.topics
     topics = source.describe(names)
     missing = [spec.table for spec in relay_specs(config, flow, names) if not tables.exists(spec.table)]
-    return Plan(
-        flow.name, missing, [_plan_target(config, flow, t.cluster, topics, clusters) for t in flow.targets]
-    )
+    return Plan(flow.name, missing, [_plan_target(config, flow, t.cluster, topics, clusters) for t in flow.targets])
 
 
 def _plan_target(
@@ -270,13 +264,7 @@ def _flow_status(root: Path, flow: str) -> dict[str, Any]:
     holder = read_holder(root, flow)
     pauses = [{"target": p.target, "topic": p.topic} for p in control.read_pauses(root, flow)]
     state = (
-        "running"
-        if running
-        else "stopped"
-        if said.get("state") == "stopped"
-        else "crashed"
-        if said
-        else "never ran"
+        "running" if running else "stopped" if said.get("state") == "stopped" else "crashed" if said else "never ran"
     )
     return {
         "flow": flow,

@@ -162,9 +162,7 @@ def alone(lock_file: Path, say: Say) -> Iterator[None]:
 
 def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
     """Resolve into a temporary folder, list it, and move it into place in one step."""
-    say(
-        f"fetching the {bundle.name} jars ({', '.join(bundle.coordinates)}); once per machine, about a minute"
-    )
+    say(f"fetching the {bundle.name} jars ({', '.join(bundle.coordinates)}); once per machine, about a minute")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as made:
         jars = Path(made) / "jars"
         jars.mkdir()

@@ -59,21 +59,15 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
     said = f"cluster {alias}: {what}: {error.str()}"
     if error.code() in _ACCESS:
-        return AccessRefused(
-            said, f"check user, password, certificate and ACLs for {alias} in the configuration"
-        )
+        return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
     if error.code() in _MISSING:
-        return TopicMissing(
-            said, "check the name, or create the topic; `mirrorlake plan` shows what is expected"
-        )
+        return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
     if error.retriable() or error.code() in (
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
     ):
-        return ClusterUnreachable(
-            said, f"is {alias} up, and are its advertised listeners reachable from here?"
-        )
+        return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
     return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
 
 
@@ -143,9 +137,7 @@ class Cluster:
         replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
         return TopicInfo(name, _uuid_text(topic.topic_id), len(topic.partitions), replicas)
 
-    def log_ends(
-        self, partitions: Iterable[TopicPartition], committed: bool = False
-    ) -> dict[TopicPartition, int]:
+    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
         """Where each log ends; `committed` means the last stable offset."""
         return self._offsets(partitions, OffsetSpec.latest(), committed)
 
@@ -168,9 +160,7 @@ class Cluster:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures = self._ask(
             "offsets",
-            lambda: self.admin.list_offsets(
-                asked, isolation_level=isolation, request_timeout=self.timeout_seconds
-            ),
+            lambda: self.admin.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_seconds),
         )
         return {
             TopicPartition(at.topic, at.partition): self._ask(
@@ -179,9 +169,7 @@ class Cluster:
             for at, future in futures.items()
         }
 
-    def read_range(
-        self, partition: TopicPartition, first: int, end: int, committed: bool = False
-    ) -> Iterator[Message]:
+    def read_range(self, partition: TopicPartition, first: int, end: int, committed: bool = False) -> Iterator[Message]:
         """The records with offsets in [first, end), read to the end-of-partition event: markers take offsets too."""
         if first >= end:
             return
@@ -232,9 +220,7 @@ class Cluster:
         finally:
             consumer.close()
 
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
-    ) -> None:
+    def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
         topic = NewTopic(name, partitions, replication_factor, config=dict(config))
         future = self.admin.create_topics([topic], request_timeout=self.timeout_seconds)[name]
         self._made(f"create topic {name}", future)

@@ -1,7 +1,7 @@
 """How far behind: samples of source ends and positions, and SQL views over them.
 
-Source ends are sampled apart from ingest, so the lag is right also when ingest is dead. Seconds behind are counted from the first
-sample that saw the source beyond the target's position: they depend on no record's timestamp.
+Source ends are sampled apart from ingest, so the lag is right also when ingest is dead. Seconds behind are counted
+from the first sample that saw the source beyond the target's position: they depend on no record's timestamp.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def target_positions(
     ingested: Mapping[TopicPartition, int],
     topic_ids: Mapping[str, str],
 ) -> dict[TopicPartition, int]:
-    """Where a target stands at the source. A target that has all of bronze stands where ingest stands: markers are no records."""
+    """Where a target stands at the source: with all of bronze, where ingest stands, since markers are no records."""
     positions = {}
     for at, ingest_position in ingested.items():
         source = SourcePartition(at.topic, topic_ids.get(at.topic, ""), at.partition)
@@ -56,9 +56,7 @@ def sample_rows(
     rows = [_row(flow, "source", source.alias, tp, at, starts[tp], ends[tp], None) for tp in asked]
     rows += [_row(flow, "bronze", "", tp, at, None, None, ingested.get(tp, starts[tp])) for tp in asked]
     for target, positions in targets.items():
-        rows += [
-            _row(flow, "target", target, tp, at, None, None, positions.get(tp, starts[tp])) for tp in asked
-        ]
+        rows += [_row(flow, "target", target, tp, at, None, None, positions.get(tp, starts[tp])) for tp in asked]
     return pa.Table.from_pylist(rows, schema=LAG_SAMPLES)
 
 

@@ -182,9 +182,7 @@ class LedgerWriter:
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             gathered = [first, *self._gather(first)]
-            self._commit(
-                [e for entries in gathered if not isinstance(entries, threading.Event) for e in entries]
-            )
+            self._commit([e for entries in gathered if not isinstance(entries, threading.Event) for e in entries])
             for waiting in gathered:
                 if isinstance(waiting, threading.Event):
                     waiting.set()

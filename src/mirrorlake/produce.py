@@ -1,8 +1,9 @@
 """Arrow -> Kafka, in the executors.
 
-A task gets slices: a source partition, a range of its offsets, and where they go. It sends them in offset order through one idempotent
-producer that the worker process keeps, then proves each slice by the log's end: after - before = sent. Where that does
-not hold it reads back what it wrote. Whatever remains in doubt is said, never guessed: the driver recovers.
+A task gets slices: a source partition, a range of its offsets, and where they go. It sends them in offset order
+through one idempotent producer that the worker process keeps, then proves each slice by the log's end:
+after - before = sent. Where that does not hold it reads back what it wrote. Whatever remains in doubt is said, never
+guessed: the driver recovers.
 """
 
 from __future__ import annotations
@@ -174,9 +175,7 @@ class Shaper:
 
     def _stamp_one(self, row: int, offset: int, listed: Headers, verdicts: dict[int, str]) -> Headers:
         """A record that was relayed before keeps its origin, counts one hop more, and may have come far enough."""
-        came = next(
-            (found for key, value in reversed(listed) if key == HEADER and (found := decode(value))), None
-        )
+        came = next((found for key, value in reversed(listed) if key == HEADER and (found := decode(value))), None)
         if came is None:
             return [*listed, (HEADER, self._front + pack_offset(offset))]
         if came.origin == self._there:
@@ -198,11 +197,11 @@ class Shaper:
             record_bytes(key, value, headers)
             for key, value, headers in zip(outgoing.keys, outgoing.values, outgoing.headers, strict=True)
         )
-        return {row: size for row, size in enumerate(sizes) if size > limit}
+        return {row: size for row, size in enumerate(sizes) if size > limit and row not in outgoing.verdicts}
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """A record alone in its batch, as brokers count it against message.max.bytes: batch 61 B, record about 21 B, framing."""
+    """A record alone in its batch, as brokers count it: 61 B of batch, about 21 B of record, and the framing."""
     framing = sum(len(name) + len(content or b"") + 10 for name, content in headers)
     return 61 + 21 + len(key or b"") + len(value or b"") + framing
 
@@ -319,7 +318,7 @@ _senders: dict[tuple[str, str, tuple[tuple[str, str], ...]], Sender] = {}
 def sender_for(errand: Errand) -> Sender:
     key = (errand.flow, errand.target, tuple(sorted(errand.producer_config.items())))
     if errand.lock:
-        mark_producing(Path(errand.lock))
+        mark_producing(Path(errand.lock), errand.flow, errand.epoch)
     if key not in _senders:
         _senders[key] = Sender(errand)
     return _senders[key]
@@ -354,14 +353,15 @@ def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]])
         sender.flush(deadline)
         after = sender.cluster.log_ends([slice_.target for slice_, _ in work])
         for slice_, _ in work:
-            _prove(
-                errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source]
-            )
+            _prove(errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source])
     except (KafkaException, MirrorlakeError) as error:
-        drop_sender(errand)
+        drop_sender(errand)  # nothing that waits in it may be sent later
         said = str(_translated(errand, error))
         for outcome in outcomes.values():
             outcome.error = outcome.error or f"{type(_translated(errand, error)).__name__}: {said}"
+    except BaseException:
+        drop_sender(errand)
+        raise
     return list(outcomes.values())
 
 
@@ -415,8 +415,7 @@ def note(outgoing: Outgoing, outcome: Outcome) -> list[int]:
     for row, reason in outgoing.verdicts.items():
         outcome.skipped.append((outgoing.offsets[row], 1, reason))
     for row, size in outgoing.oversize.items():
-        if row not in outgoing.verdicts:
-            outcome.refused.append((outgoing.offsets[row], size, TOO_LARGE))
+        outcome.refused.append((outgoing.offsets[row], size, TOO_LARGE))
     if min(outgoing.timestamps_ms) <= 0:
         rows = (row for row, at_ms in enumerate(outgoing.timestamps_ms) if at_ms <= 0)
         outcome.timeless += spans([outgoing.offsets[row] for row in rows if outgoing.goes_out(row)])
@@ -462,19 +461,12 @@ def _read_back(errand: Errand, cluster: Cluster, slice_: Slice, start: int, end:
     return runs_from_pairs(ours)
 
 
-def own_records(
-    errand: Errand, source: SourcePartition, messages: Iterable[Any]
-) -> Iterator[tuple[int, int]]:
+def own_records(errand: Errand, source: SourcePartition, messages: Iterable[Any]) -> Iterator[tuple[int, int]]:
     """(source offset, target offset) of the messages that this flow relayed from the source partition."""
     flow, topic_id = digest(errand.flow), topic_id_bytes(source.topic_id)
     for message in messages:
         for key, value in reversed(message.headers() or ()):
             came = decode(value) if key == HEADER else None
-            if (
-                came
-                and came.flow == flow
-                and came.topic_id == topic_id
-                and came.partition == source.partition
-            ):
+            if came and came.flow == flow and came.topic_id == topic_id and came.partition == source.partition:
                 yield came.offset, message.offset()
                 break

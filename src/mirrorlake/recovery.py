@@ -155,9 +155,7 @@ class _Doubt:
 
     def _compared(self, source: SourcePartition, rows: Iterable[DueRow]) -> list[int]:
         """The offsets due, each compared with the record at its place where that can still be read."""
-        readable = iter(
-            self.cluster.read_range(self.found.target, max(self.ledger_end, self.log.start), self.log.end)
-        )
+        readable = iter(self.cluster.read_range(self.found.target, max(self.ledger_end, self.log.start), self.log.end))
         message, offsets = next(readable, None), list[int]()
         for place, row in enumerate(rows, self.ledger_end):
             if message is not None and message.offset() == place:
@@ -183,9 +181,7 @@ class _Doubt:
         )
 
 
-def split_repeated(
-    pairs: Iterable[tuple[int, int]], next_offset: int
-) -> tuple[list[tuple[int, int]], list[int]]:
+def split_repeated(pairs: Iterable[tuple[int, int]], next_offset: int) -> tuple[list[tuple[int, int]], list[int]]:
     """The first landing of each due offset, and the source offsets that landed again."""
     fresh: list[tuple[int, int]] = []
     repeated: list[int] = []
@@ -239,9 +235,7 @@ def _forget_after(outcome: Outcome, last: int) -> None:
     """What comes after the last record that landed is still to be decided."""
     outcome.skipped = [item for item in outcome.skipped if item[0] < last]
     outcome.refused = [item for item in outcome.refused if item[0] < last]
-    outcome.timeless = [
-        (first, min(count, last - first + 1)) for first, count in outcome.timeless if first <= last
-    ]
+    outcome.timeless = [(first, min(count, last - first + 1)) for first, count in outcome.timeless if first <= last]
 
 
 def _where(errand: Errand, target: TopicPartition) -> str:
@@ -262,9 +256,7 @@ def _hole(
     missing: Sequence[int],
     unknown: Sequence[int],
 ) -> TargetDiverged:
-    offsets, fault = (
-        (missing, "missing before later ones") if missing else (unknown, "there, but not in bronze")
-    )
+    offsets, fault = (missing, "missing before later ones") if missing else (unknown, "there, but not in bronze")
     said = ", ".join(f"{first}-{first + count - 1}" for first, count in spans(offsets)[:5])
     return TargetDiverged(
         f"{_where(errand, target)}: of {source} the source offsets {said} are {fault}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -21,14 +21,14 @@ from mirrorlake.bronze import (
     start_ingest,
     starting_offsets,
 )
-from mirrorlake.clusters import limits, librdkafka_admin, librdkafka_producer
-from mirrorlake.config import Config, Flow, Target
-from mirrorlake.control import Pause
+from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
+from mirrorlake.config import Flow, Target
+from mirrorlake.control import Pauses
 from mirrorlake.errors import SourceLoss
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, sample_rows, target_positions
-from mirrorlake.lease import Lease, await_no_producers, producer_lock_path
+from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import LedgerWriter, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
@@ -52,9 +52,7 @@ class Writings:
         self._world = world
         self._flow = flow
 
-    def incident(
-        self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str
-    ) -> None:
+    def incident(self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str) -> None:
         row = {
             "flow": self._flow, "target": target, "kind": kind, "topic": source.topic, "topic_id": source.topic_id,
             "partition": source.partition, "first_offset": first, "last_offset": last, "detail": detail, "at": now(),
@@ -72,13 +70,12 @@ class Writings:
             {
                 "flow": self._flow, "target": errand.target, "source_topic": source.topic,
                 "source_topic_id": source.topic_id, "source_partition": source.partition, "source_offset": offset,
-                "target_topic": target_topic, "reason": reason, "record_bytes": size, "epoch": errand.epoch, "at": now(),
+                "target_topic": target_topic, "reason": reason, "record_bytes": size, "epoch": errand.epoch,
+                "at": now(),
             }
             for offset, size, reason in refused
         ]  # fmt: skip
-        self._world.tables.append(
-            self._world.ops("dead_letters"), pa.Table.from_pylist(rows, schema=DEAD_LETTERS)
-        )
+        self._world.tables.append(self._world.ops("dead_letters"), pa.Table.from_pylist(rows, schema=DEAD_LETTERS))
 
 
 @dataclass
@@ -90,7 +87,7 @@ class Relay:
     spec: RelaySpec
     lease: Lease
     ledger: LedgerWriter
-    pauses: Callable[[], list[Pause]]
+    pauses: Pauses
     once: bool = False
     ingest: Ingest | None = None
     ingest_query: Any = None
@@ -142,16 +139,17 @@ class Relay:
         stream = self._stream("ingest", self.spec.table)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, {"flow": self.flow.name, "source": self.flow.source})
-        return Ingest(
-            self.spec, stream, checkpoint, self.world.tables, self.source, read_topic_ids(checkpoint)
-        )
+        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, read_topic_ids(checkpoint))
 
     def _stream(self, leg: str, subject: str) -> StreamId:
         """The newest generation; the next one where its checkpoint is gone although its writes are in the table."""
         stream = current(self.world.checkpoints, self.flow.name, leg, subject)
-        written = self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None
-        lost = written and not read_positions(stream.checkpoint(self.world.checkpoints))
-        return next_generation(stream) if leg == "ingest" and lost else stream
+        while self._wrote(stream) and not read_positions(stream.checkpoint(self.world.checkpoints)):
+            stream = next_generation(stream)
+        return stream
+
+    def _wrote(self, stream: StreamId) -> bool:
+        return self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None
 
     def _meet_losses(self, losses: list[Loss]) -> None:
         """Never silent: each loss is an incident; the flow's policy says whether to go on."""
@@ -160,9 +158,7 @@ class Relay:
         writings = Writings(self.world, self.flow.name)
         for loss in losses:
             source = SourcePartition(loss.topic, loss.topic_id, loss.partition)
-            writings.incident(
-                loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}"
-            )
+            writings.incident(loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}")
         if self.flow.on_source_loss == "stop":
             said = "; ".join(str(loss) for loss in losses[:5])
             raise SourceLoss(
@@ -182,7 +178,7 @@ class Relay:
         self.ingest = Ingest(self.spec, stream, checkpoint, self.world.tables, self.source)
         self._seed = kept
 
-    _seed: dict[TopicPartition, int] = field(default_factory=dict)
+    _seed: dict[TopicPartition, int] | None = None
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
 
     def source_partitions(self) -> list[TopicPartition]:
@@ -193,18 +189,16 @@ class Relay:
         ]
 
     def _starting_offsets(self) -> str:
-        """Where a new checkpoint begins: what we stood at, then bronze's own end, then the flow's start."""
+        """Where a new checkpoint begins: where we stood before a loss, else at bronze's own end, else at the flow's start."""
         partitions = self.source_partitions()
-        seed = self._seed or self._bronze_positions()
-        if not seed and self.flow.start == "earliest":
-            return "earliest"
+        seed = self._bronze_positions() if self._seed is None else self._seed
+        if seed or self._seed is not None:
+            return starting_offsets({at: seed.get(at, EARLIEST) for at in partitions})
         if isinstance(self.flow.start, datetime):
-            begin = self.source.offsets_at(partitions, int(self.flow.start.timestamp() * 1000))
-        elif self.flow.start == "latest" and not seed:
-            begin = self.source.log_ends(partitions)
-        else:
-            begin = dict.fromkeys(partitions, -2)
-        return starting_offsets({at: seed.get(at, begin[at]) for at in partitions})
+            return starting_offsets(self.source.offsets_at(partitions, int(self.flow.start.timestamp() * 1000)))
+        if self.flow.start == "latest":
+            return starting_offsets(self.source.log_ends(partitions))
+        return "earliest"
 
     def _bronze_positions(self) -> dict[TopicPartition, int]:
         folder = self.world.tables.folder(self.spec.table)
@@ -291,9 +285,7 @@ class Relay:
         )
 
     def make_fan_outs(self) -> None:
-        """First outlive the remains of a killed runner: none of its processes may still produce."""
         for target in self.flow.targets:
-            await_no_producers(producer_lock_path(self.world.root, self.flow.name, target.cluster), 60)
             self.make_fan_out(target)
 
     def start_fan_outs(self) -> None:
@@ -318,8 +310,7 @@ class Relay:
     def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: at the start, and after a pause."""
         threads = [
-            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True)
-            for fan_out in self.fan_outs.values()
+            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True) for fan_out in self.fan_outs.values()
         ]
         for thread in threads:
             thread.start()
@@ -337,15 +328,11 @@ class Relay:
         assert self.ingest is not None  # noqa: S101
         ingested = read_positions(self.ingest.checkpoint)
         targets = {
-            name: target_positions(
-                fan_out.book, bronze_ends(fan_out.files.segments()), ingested, self.ingest.topic_ids
-            )
+            name: target_positions(fan_out.book, bronze_ends(fan_out.files.segments()), ingested, self.ingest.topic_ids)
             for name, fan_out in self.fan_outs.items()
         }
         committed = self.flow.isolation == "read_committed"
-        return sample_rows(
-            self.flow.name, self.source, self.source_partitions(), ingested, targets, committed, now()
-        )
+        return sample_rows(self.flow.name, self.source, self.source_partitions(), ingested, targets, committed, now())
 
     def stop(self) -> None:
         """Let running batches end, then stop the queries."""
@@ -354,6 +341,9 @@ class Relay:
             if query is not None:
                 query.stop()
 
+
+# What Spark's Kafka source calls the begin of a log.
+EARLIEST = -2
 
 # Brokers take 1 MiB unless told otherwise; the target topic's own limit is asked for when it is described.
 DEFAULT_MAX_RECORD_BYTES = 1048588

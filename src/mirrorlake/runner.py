@@ -17,7 +17,7 @@ from mirrorlake import control
 from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import DataAtRisk, MirrorlakeError, Transient
-from mirrorlake.lease import Lease, hold
+from mirrorlake.lease import Lease, await_no_producers, hold, producer_lock_path
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
@@ -112,6 +112,9 @@ class Run:
             ledger.close()
 
     def _start_flow(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
+        for target in flow.targets:
+            # First outlive the remains of a killed runner: none of its processes may still produce.
+            await_no_producers(producer_lock_path(world.root, flow.name, target.cluster), 60)
         source = world.clusters[flow.source]
         known = source.topic_names() if flow.patterns else ()
         relays = []
@@ -119,13 +122,9 @@ class Run:
             relays.append(self._start_relay(world, flow, spec, lease, ledger))
         return relays
 
-    def _start_relay(
-        self, world: World, flow: Flow, spec: RelaySpec, lease: Lease, ledger: LedgerWriter
-    ) -> Relay:
-        self.say(
-            f"flow {flow.name}: {spec.describe()} -> {spec.table} -> {', '.join(t.cluster for t in flow.targets)}"
-        )
-        pauses = Pauses(world.root, flow.name)
+    def _start_relay(self, world: World, flow: Flow, spec: RelaySpec, lease: Lease, ledger: LedgerWriter) -> Relay:
+        self.say(f"flow {flow.name}: {spec.describe()} -> {spec.table} -> {', '.join(t.cluster for t in flow.targets)}")
+        pauses = control.Pauses(world.root, flow.name)
         relay = Relay(world, flow, spec, lease, ledger, pauses, self.once)
         relay.stopping = self.stopping
         relay.prepare()
@@ -169,13 +168,17 @@ class Run:
             self._raise_failures(relays)
             self._show(relays)
             if refresh.due():
-                self._tolerantly(lambda: [relay.refresh() for relay in relays])
+                self._tolerantly(lambda: self._refresh(relays))
             if sample.due():
                 self._sample(world, relays)
             self._write_status(world, relays, "running")
             for relay in relays:
                 if relay.pauses.changed():
                     relay.kick()
+
+    def _refresh(self, relays: Sequence[Relay]) -> None:
+        for relay in relays:
+            relay.refresh()
 
     def _tolerantly(self, act: Callable[[], object]) -> None:
         """What passes by itself must not stop the flow; it is said, and tried at the next round."""
@@ -240,9 +243,7 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
     if fan_out is None:
         return Snapshot(relay.flow.name, relay.spec.table, target, 0, 0, "waiting for ingest")
     progress = fan_out.progress
-    return Snapshot(
-        relay.flow.name, relay.spec.table, target, progress.records, fan_out.behind(), progress.waiting
-    )
+    return Snapshot(relay.flow.name, relay.spec.table, target, progress.records, fan_out.behind(), progress.waiting)
 
 
 class Every:
@@ -257,22 +258,3 @@ class Every:
             return False
         self._next = time.monotonic() + self._seconds
         return True
-
-
-class Pauses:
-    """What is paused of a flow, read again when the file changes."""
-
-    def __init__(self, root: Path, flow: str) -> None:
-        self._root = root
-        self._flow = flow
-        self._seen = self._read()
-
-    def _read(self) -> list[control.Pause]:
-        return control.read_pauses(self._root, self._flow)
-
-    def __call__(self) -> list[control.Pause]:
-        return self._seen
-
-    def changed(self) -> bool:
-        before, self._seen = self._seen, self._read()
-        return before != self._seen

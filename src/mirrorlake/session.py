@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Secrets never get here; should one, Spark's own pages and logs must not show it.
-_REDACT = (
-    "(?i)secret|password|passwd|token|jaas|sasl|credential|connection.?string|access.?key|keystore|pem|sig="
-)
+_REDACT = "(?i)secret|password|passwd|token|jaas|sasl|credential|connection.?string|access.?key|keystore|pem|sig="
 
 
 def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Path) -> dict[str, str]:

@@ -119,7 +119,7 @@ class FolderTables:
                 raise
 
     def exists(self, name: str) -> bool:
-        return DeltaTable.is_deltatable(str(self._path(name)))
+        return bool(DeltaTable.is_deltatable(str(self._path(name))))
 
     def append(self, name: str, rows: pa.Table) -> None:
         write_deltalake(self._path(name), rows, mode="append")
@@ -142,7 +142,8 @@ class FolderTables:
         )
 
     def txn_version(self, name: str, txn_app_id: str) -> int | None:
-        return DeltaTable(self._path(name)).transaction_version(txn_app_id)
+        version: int | None = DeltaTable(self._path(name)).transaction_version(txn_app_id)
+        return version
 
     def identifier(self, name: str) -> str:
         return f"delta.`{self._path(name)}`"
@@ -176,9 +177,7 @@ class CatalogTables:
         return bool(self.spark.catalog.tableExists(self.identifier(name)))
 
     def append(self, name: str, rows: pa.Table) -> None:
-        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(
-            self.identifier(name)
-        )
+        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         frame = self.spark.read.table(self.identifier(name))
@@ -316,19 +315,35 @@ def _overlapping(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _read_one(segment: Segment, first: int, until: int) -> Iterator[pa.RecordBatch]:
-    last_offset = -1
+    if segment.alone and segment.records == segment.last_offset - segment.first_offset + 1:
+        return _read_dense(segment, first, until)
+    return _filtered(segment, first, until) if _ascends(segment) else _sorted([segment], first, until)
+
+
+def _read_dense(segment: Segment, first: int, until: int) -> Iterator[pa.RecordBatch]:
+    """No offset is missing, so each batch must begin where the last one ended; else the rest is sorted."""
+    expected = max(first, segment.first_offset)
     for batch in _filtered(segment, first, until):
-        if not _ascends(batch["offset"], last_offset):
-            # Compaction may have joined files in any order; what was given out so far is right, the rest is sorted.
-            yield from _sorted([segment], last_offset + 1, until)
+        offsets = batch["offset"].to_numpy()
+        if offsets[0] != expected or offsets[-1] - offsets[0] != len(offsets) - 1 or not _rising(offsets):
+            yield from _sorted([segment], expected, until)
             return
-        last_offset = batch["offset"][-1].as_py()
+        expected = int(offsets[-1]) + 1
         yield batch
 
 
-def _ascends(offsets: pa.Array, after: int) -> bool:
-    numbers = offsets.to_numpy()
-    return bool(numbers[0] > after and (numbers[1:] > numbers[:-1]).all())
+def _rising(offsets: Any) -> bool:
+    return bool((offsets[1:] > offsets[:-1]).all())
+
+
+def _ascends(segment: Segment) -> bool:
+    """Do the records stand in offset order? Compaction may have joined files in any. Only narrow columns are read."""
+    keys = [] if segment.alone else ["topic", "topic_id", "partition"]
+    with pq.ParquetFile(segment.path) as file:
+        table = file.read(columns=["offset", *keys])
+    for column in keys:
+        table = table.filter(pc.equal(table[column], getattr(segment.source, column)))
+    return _rising(table["offset"].to_numpy())
 
 
 def _sorted(segments: Sequence[Segment], first: int, until: int) -> Iterator[pa.RecordBatch]:
@@ -343,20 +358,29 @@ def _filtered(segment: Segment, first: int, until: int) -> Iterator[pa.RecordBat
     with pq.ParquetFile(segment.path, buffer_size=1 << 20) as file:
         groups = [g for g in range(file.num_row_groups) if _group_overlaps(file, g, first, until)]
         columns = RECORD_COLUMNS if segment.alone else [*RECORD_COLUMNS, "topic", "topic_id", "partition"]
-        for batch in file.iter_batches(_rows_per_batch(file.metadata), groups, columns):
+        for batch in file.iter_batches(_rows_per_batch(file), groups, columns):
             kept = batch.filter(_wanted(batch, segment, first, until))
             if kept.num_rows:
                 yield kept.select(RECORD_COLUMNS)
 
 
-def _rows_per_batch(metadata: Any) -> int:
-    total = sum(metadata.row_group(g).total_byte_size for g in range(metadata.num_row_groups))
-    return max(1, min(16384, _READ_BYTES * metadata.num_rows // max(1, total)))
+def _rows_per_batch(file: pq.ParquetFile) -> int:
+    groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+    rows, size = file.metadata.num_rows, sum(group.total_byte_size for group in groups)
+    if any(_leaf(group, "value").has_dictionary_page for group in groups):
+        # Equal values are stored once, so the file's size says nothing of the records'.
+        sample = next(file.iter_batches(16, columns=["key", "value"]))
+        rows, size = sample.num_rows, sample.nbytes
+    return max(1, min(16384, int(_READ_BYTES * rows // max(1, size))))
 
 
-def _group_overlaps(file: Any, group: int, first: int, until: int) -> bool:
-    leaves = (file.metadata.row_group(group).column(i) for i in range(file.metadata.num_columns))
-    statistics = next(leaf.statistics for leaf in leaves if leaf.path_in_schema == "offset")
+def _leaf(group: Any, path: str) -> Any:
+    columns = (group.column(number) for number in range(group.num_columns))
+    return next(column for column in columns if column.path_in_schema == path)
+
+
+def _group_overlaps(file: pq.ParquetFile, group: int, first: int, until: int) -> bool:
+    statistics = _leaf(file.metadata.row_group(group), "offset").statistics
     if statistics is None or not statistics.has_min_max:
         return True
     return bool(statistics.max >= first and statistics.min < until)

@@ -83,11 +83,15 @@ def _shared(flow: Flow, table: str, named: Iterable[str], left_out: Iterable[str
 
 def _java_pattern(flow: Flow, named: Iterable[str], left_out: Iterable[str]) -> str:
     """One expression for Spark's subscribePattern: the named, or the matching without the excluded."""
-    excluded = "|".join([*flow.exclude, *(re.escape(topic) for topic in left_out)])
-    matching = "|".join(flow.patterns)
+    excluded = _either([*flow.exclude, *(re.escape(topic) for topic in left_out)])
+    matching = _either(flow.patterns)
     chosen = f"(?!(?:{excluded})$)(?:{matching})" if excluded else f"(?:{matching})"
     exact = "".join(f"{re.escape(topic)}|" for topic in named)
     return f"^(?:{exact}{chosen})$"
+
+
+def _either(patterns: Iterable[str]) -> str:
+    return "|".join(f"(?:{pattern})" for pattern in patterns)
 
 
 def spec_topics(spec: RelaySpec, topics: Iterable[str]) -> list[str]:
@@ -159,18 +163,10 @@ def plan_topics(
     """The difference between what the target has and what it needs. Changes nothing."""
     wanted = {name: source[topic].partitions for topic, name in names.items() if topic in source}
     missing = {name: count for name, count in wanted.items() if name not in existing}
-    short = {
-        name: count
-        for name, count in wanted.items()
-        if name in existing and existing[name].partitions < count
-    }
+    short = {name: count for name, count in wanted.items() if name in existing and existing[name].partitions < count}
     may = target.create_topics and can_create
     why = "may not be made here (create_topics, or the kind of cluster)"
-    refusals = (
-        {}
-        if may
-        else {name: f"needs {count} partitions and {why}" for name, count in (missing | short).items()}
-    )
+    refusals = {} if may else {name: f"needs {count} partitions and {why}" for name, count in (missing | short).items()}
     return TopicPlan(target.cluster, missing if may else {}, short if may else {}, refusals)
 
 

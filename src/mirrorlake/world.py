@@ -31,9 +31,7 @@ def silent(_text: str) -> None:
 def storage_root(config: Config) -> Path:
     """Where state lives: --root or MIRRORLAKE_ROOT (both end up in the configuration), else .mirrorlake here."""
     storage = config.storage
-    return Path(
-        storage.volume or storage.root or os.environ.get("MIRRORLAKE_ROOT") or ".mirrorlake"
-    ).absolute()
+    return Path(storage.volume or storage.root or os.environ.get("MIRRORLAKE_ROOT") or ".mirrorlake").absolute()
 
 
 def check_root(root: Path) -> None:
@@ -52,8 +50,7 @@ def connect(config: Config, flows: Sequence[Flow]) -> dict[str, Cluster]:
     """Clients for the clusters these flows touch."""
     aliases = {flow.source for flow in flows} | {t.cluster for flow in flows for t in flow.targets}
     return {
-        alias: Cluster(alias, resolved(librdkafka_admin(alias, config.clusters[alias])))
-        for alias in sorted(aliases)
+        alias: Cluster(alias, resolved(librdkafka_admin(alias, config.clusters[alias]))) for alias in sorted(aliases)
     }
 
 

@@ -98,9 +98,7 @@ class FakeCluster:
         self.logs: dict[TopicPartition, list[FakeMessage]] = {}
         self.ends: dict[TopicPartition, int] = {}
 
-    def append(
-        self, at: TopicPartition, key: bytes | None, value: bytes | None, headers: Sequence[Any] = ()
-    ) -> int:
+    def append(self, at: TopicPartition, key: bytes | None, value: bytes | None, headers: Sequence[Any] = ()) -> int:
         offset = self.ends.get(at, 0)
         self.logs.setdefault(at, []).append(FakeMessage(offset, key, value, [*headers]))
         self.ends[at] = offset + 1
@@ -116,9 +114,7 @@ class FakeCluster:
     def read_range(self, at: TopicPartition, first: int, end: int, committed: bool = False) -> Iterator[Any]:
         yield from (message for message in self.logs.get(at, []) if first <= message.at < end)
 
-    def log_ends(
-        self, partitions: Iterable[TopicPartition], committed: bool = False
-    ) -> dict[TopicPartition, int]:
+    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
         return {at: self.ends.get(at, 0) for at in partitions}
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:

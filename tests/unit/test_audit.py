@@ -94,9 +94,7 @@ def test_our_own_header_is_left_out() -> None:
 
 
 Headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3)
-Contents = st.tuples(
-    st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=3), Headers, st.integers(0, 3)
-)
+Contents = st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=3), Headers, st.integers(0, 3))
 
 
 @given(Contents, Contents)
@@ -175,9 +173,7 @@ def test_findings_stay_few_and_their_count_exact(monkeypatch: pytest.MonkeyPatch
 # --- source and bronze ---
 
 
-def against_bronze(
-    source: Any, bronze: Any, start: int = 0, end: int = 10, position: int = 10, **more: Any
-) -> Any:
+def against_bronze(source: Any, bronze: Any, start: int = 0, end: int = 10, position: int = 10, **more: Any) -> Any:
     return said(compare_source(SOURCE, iter(source), iter(bronze), start, end, position, **more))
 
 
@@ -225,9 +221,7 @@ Subset = st.sets(st.integers(0, 20))
 
 
 @given(Subset, Subset, st.integers(0, 21))
-def test_source_findings_are_the_differences_of_sets(
-    source: set[int], bronze: set[int], position: int
-) -> None:
+def test_source_findings_are_the_differences_of_sets(source: set[int], bronze: set[int], position: int) -> None:
     found = compare_source(SOURCE, records(*sorted(source)), records(*sorted(bronze)), 0, 21, position)
     offsets = {
         kind: {o for f in found if f.kind == kind for o in range(f.first_offset, f.last_offset + 1)}
@@ -261,9 +255,7 @@ class Relayed:
     def next_offset(self) -> int:
         return self.pairs[-1][0] + 1
 
-    def audit(
-        self, messages: Target | None = None, entries: list[Entry] | None = None, **changes: Any
-    ) -> Any:
+    def audit(self, messages: Target | None = None, entries: list[Entry] | None = None, **changes: Any) -> Any:
         kept = ledger_of(self.pairs) if entries is None else entries
         seen = self.messages if messages is None else messages
         return compare_target(iter(seen), iter(self.bronze), kept, copy_of(self.next_offset, **changes))
@@ -305,8 +297,7 @@ def test_a_changed_record_is_changed(copy: Relayed, data: st.DataObject) -> None
 @given(relayed(), st.data())
 def test_a_record_that_landed_again_is_a_duplicate(copy: Relayed, data: st.DataObject) -> None:
     copy.messages = [
-        (at, seen, stamp(offset))
-        for (offset, at), (_, seen, _) in zip(copy.pairs, copy.messages, strict=True)
+        (at, seen, stamp(offset)) for (offset, at), (_, seen, _) in zip(copy.pairs, copy.messages, strict=True)
     ]
     place = data.draw(st.integers(0, len(copy.pairs) - 1))
     again = (copy.pairs[-1][1] + data.draw(st.integers(1, 3)), *copy.messages[place][1:])
@@ -603,9 +594,7 @@ class FakeCluster:
     def log_starts(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return {partitions[0]: self.log_start}
 
-    def log_ends(
-        self, partitions: list[TopicPartition], committed: bool = False
-    ) -> dict[TopicPartition, int]:
+    def log_ends(self, partitions: list[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
         return {partitions[0]: self.messages[-1].at + 1}
 
     def topic_configs(self, topics: list[str]) -> dict[str, dict[str, Any]]:
@@ -615,9 +604,7 @@ class FakeCluster:
 
         return {topics[0]: {"cleanup.policy": ConfigEntry(self.policy)}}
 
-    def read_range(
-        self, at: TopicPartition, first: int, end: int, committed: bool = False
-    ) -> Iterator[FakeMessage]:
+    def read_range(self, at: TopicPartition, first: int, end: int, committed: bool = False) -> Iterator[FakeMessage]:
         return (message for message in self.messages if first <= message.at < end)
 
 
@@ -647,9 +634,7 @@ def message(offset: int, at: int, stamped: bool = False, **more: Any) -> FakeMes
     return FakeMessage(at, b"v%d" % offset, pairs or None, **more)
 
 
-def audited(
-    tmp_path: Path, source: FakeCluster, target: FakeCluster, entries: list[Entry]
-) -> audit.PartitionAudit:
+def audited(tmp_path: Path, source: FakeCluster, target: FakeCluster, entries: list[Entry]) -> audit.PartitionAudit:
     side: Any = audit.TargetSide(target, entries, Position(6, TARGET, TOPIC_ID, 100))  # type: ignore[arg-type]
     source_side: Any = audit.SourceSide(source, 6)  # type: ignore[arg-type]
     return audit.audit_partition("flow", SOURCE, source_side, bronze_table(tmp_path, 6), {"dr": side})

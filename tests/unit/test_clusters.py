@@ -168,9 +168,7 @@ def test_spark_sees_a_reference_that_kafka_resolves() -> None:
     [
         pytest.param("PLAIN", {}, "plain.PlainLoginModule", id="PLAIN"),
         pytest.param("SCRAM-SHA-256", {}, "scram.ScramLoginModule", id="SCRAM"),
-        pytest.param(
-            "OAUTHBEARER", {"token_endpoint": "https://t"}, "OAuthBearerLoginModule", id="OAUTHBEARER"
-        ),
+        pytest.param("OAUTHBEARER", {"token_endpoint": "https://t"}, "OAuthBearerLoginModule", id="OAUTHBEARER"),
     ],
 )
 def test_databricks_moved_every_class(mechanism: str, fields: dict[str, str], module: str) -> None:

@@ -101,9 +101,7 @@ def test_what_yaml_1_1_takes_for_something_else_stays_text(topic: str) -> None:
     ("start", "read"),
     [
         pytest.param("latest", "latest", id="a word"),
-        pytest.param(
-            "2024-05-01T02:00:00+02:00", datetime(2024, 5, 1, tzinfo=timezone.utc), id="a time, in UTC"
-        ),
+        pytest.param("2024-05-01T02:00:00+02:00", datetime(2024, 5, 1, tzinfo=timezone.utc), id="a time, in UTC"),
         pytest.param("2024-05-01T00:00:00Z", datetime(2024, 5, 1, tzinfo=timezone.utc), id="Z"),
     ],
 )
@@ -145,19 +143,13 @@ def test_an_anchor_may_be_used_a_few_times() -> None:
         pytest.param(GOOD + "runner: {}\nrunner: {}", "runner", "twice; first on line 18", id="a key twice"),
         pytest.param(GOOD + "path: x", "path", "unknown key", id="path is not yours to set"),
         pytest.param(changed(name="x"), "flows.orders.name", "unknown key", id="nor is a flow's name"),
-        pytest.param(
-            GOOD.replace("source:", "sorce:"), "flows.orders.sorce", "did you mean source", id="a typo"
-        ),
+        pytest.param(GOOD.replace("source:", "sorce:"), "flows.orders.sorce", "did you mean source", id="a typo"),
         pytest.param(GOOD.replace("source: src", ""), "flows.orders.source", "missing", id="a missing key"),
-        pytest.param(
-            changed(source="scr"), "flows.orders.source", "did you mean src", id="an unknown cluster"
-        ),
+        pytest.param(changed(source="scr"), "flows.orders.source", "did you mean src", id="an unknown cluster"),
         pytest.param(
             changed(targets=[{"cluster": "q"}]), "flows.orders.targets[0].cluster", "unknown", id="target too"
         ),
-        pytest.param(
-            changed(targets=[{"cluster": "src"}]), "flows.orders.targets[0].cluster", "own source", id="loop"
-        ),
+        pytest.param(changed(targets=[{"cluster": "src"}]), "flows.orders.targets[0].cluster", "own source", id="loop"),
         pytest.param(
             changed(targets=[{"cluster": "dr"}, {"cluster": "dr"}]),
             "flows.orders.targets[1].cluster",
@@ -165,41 +157,27 @@ def test_an_anchor_may_be_used_a_few_times() -> None:
             id="a target twice",
         ),
         pytest.param(changed(targets=[]), "flows.orders.targets", "empty", id="no target"),
-        pytest.param(
-            changed(topics=[]), "flows.orders.topics", "topics, patterns or both", id="nothing to take"
-        ),
-        pytest.param(
-            changed(topics=["a", "a"]), "flows.orders.topics[1]", "listed twice", id="a topic twice"
-        ),
+        pytest.param(changed(topics=[]), "flows.orders.topics", "topics, patterns or both", id="nothing to take"),
+        pytest.param(changed(topics=["a", "a"]), "flows.orders.topics[1]", "listed twice", id="a topic twice"),
         pytest.param(changed(topics=["a b"]), "flows.orders.topics[0]", "topic name", id="no topic name"),
-        pytest.param(
-            changed(topics=[".."]), "flows.orders.topics[0]", "topic name", id="dots are no topic name"
-        ),
+        pytest.param(changed(topics=[".."]), "flows.orders.topics[0]", "topic name", id="dots are no topic name"),
         pytest.param(
             changed(topics=["x.y"], exclude=["x.*"]),
             "flows.orders.topics[0]",
             "exclude",
             id="listed and excluded",
         ),
-        pytest.param(
-            changed(patterns=["("]), "flows.orders.patterns[0]", "regular expression", id="no regex"
-        ),
+        pytest.param(changed(patterns=["("]), "flows.orders.patterns[0]", "regular expression", id="no regex"),
         pytest.param(changed(start="yesterday"), "flows.orders.start", "earliest, latest", id="no time"),
-        pytest.param(
-            changed(start="2024-05-01T00:00:00"), "flows.orders.start", "zone", id="a time without a zone"
-        ),
+        pytest.param(changed(start="2024-05-01T00:00:00"), "flows.orders.start", "zone", id="a time without a zone"),
         pytest.param(changed(max_hops=0), "flows.orders.max_hops", "greater than", id="out of range"),
         pytest.param(changed(max_hops="1"), "flows.orders.max_hops", "integer", id="text for a number"),
         pytest.param(changed(max_hops=True), "flows.orders.max_hops", "integer", id="a boolean for a number"),
-        pytest.param(
-            changed(isolation="none"), "flows.orders.isolation", "'read_committed' or", id="no such choice"
-        ),
+        pytest.param(changed(isolation="none"), "flows.orders.isolation", "'read_committed' or", id="no such choice"),
         pytest.param(
             changed(provenance=False), "flows.orders.targets[0].sole_writer", "provenance", id="no provenance"
         ),
-        pytest.param(
-            changed(bronze="bronze"), "flows.orders.bronze", "schema.table", id="a template without schema"
-        ),
+        pytest.param(changed(bronze="bronze"), "flows.orders.bronze", "schema.table", id="a template without schema"),
         pytest.param(changed(bronze="b.{x}"), "flows.orders.bronze", "{x}", id="an unknown placeholder"),
         pytest.param(
             changed(ingest={"max_bytes_per_batch": "1 Mb"}),
@@ -219,9 +197,7 @@ def test_an_anchor_may_be_used_a_few_times() -> None:
             "Class",
             id="naming",
         ),
-        pytest.param(
-            with_cluster(bootstrap_servers="h"), "clusters.src.bootstrap_servers", "host:port", id="no port"
-        ),
+        pytest.param(with_cluster(bootstrap_servers="h"), "clusters.src.bootstrap_servers", "host:port", id="no port"),
         pytest.param(
             with_cluster(bootstrap_servers="h:99999"),
             "clusters.src.bootstrap_servers",
@@ -230,9 +206,7 @@ def test_an_anchor_may_be_used_a_few_times() -> None:
         ),
         pytest.param(GOOD.replace("  src:", "  s r:"), "clusters.s r", "a name begins", id="a bad alias"),
         pytest.param(GOOD.replace("orders:", "-o:"), "flows.-o", "a name begins", id="a bad flow name"),
-        pytest.param(
-            GOOD + "storage: {catalog: c}", "storage.volume", "missing", id="a catalog without a volume"
-        ),
+        pytest.param(GOOD + "storage: {catalog: c}", "storage.volume", "missing", id="a catalog without a volume"),
         pytest.param(GOOD + "runner: {spark: {a: b}}", "runner.spark.a", "spark.", id="no setting of Spark"),
         pytest.param(GOOD + "clusters: 5", "clusters", "twice", id="clusters twice"),
     ],
@@ -245,17 +219,11 @@ def test_a_fault_names_its_key_and_says_what_is_wrong(text: str, key: str, says:
     ("security", "key", "says"),
     [
         pytest.param({"protocol": "SASL_SSL"}, "mechanism", "missing", id="SASL without mechanism"),
-        pytest.param(
-            {"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "password", "missing", id="nor password"
-        ),
+        pytest.param({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "password", "missing", id="nor password"),
         pytest.param({"protocol": "SSL", "certificate": "c"}, "key", "both", id="a certificate without key"),
-        pytest.param(
-            {"protocol": "PLAINTEXT", "username": "u"}, "username", "SASL_SSL", id="a user without SASL"
-        ),
+        pytest.param({"protocol": "PLAINTEXT", "username": "u"}, "username", "SASL_SSL", id="a user without SASL"),
         pytest.param({"protocol": "PLAINTEXT", "ca": "c"}, "ca", "no use", id="an authority without TLS"),
-        pytest.param(
-            {"protocol": "SSL", "verify_hostname": False}, "verify_hostname", "allow_insecure", id="no check"
-        ),
+        pytest.param({"protocol": "SSL", "verify_hostname": False}, "verify_hostname", "allow_insecure", id="no check"),
         pytest.param(
             {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "u", "password": "${env:P}"},
             "protocol",

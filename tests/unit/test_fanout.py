@@ -108,9 +108,7 @@ def test_rounds_cover_every_offset_once_in_order_and_come_to_an_end(
     segments: list[Segment], next_offset: int, budget: int
 ) -> None:
     position, covered = Position(next_offset, TARGET, "id", 0), list[int]()
-    wanted = sorted(
-        {o for s in segments for o in range(s.first_offset, s.last_offset + 1) if o >= next_offset}
-    )
+    wanted = sorted({o for s in segments for o in range(s.first_offset, s.last_offset + 1) if o >= next_offset})
     for _ in range(3 * len(segments) + 1):
         held = due_segments(segments, {SOURCE: position})
         if not held:
@@ -131,9 +129,7 @@ def test_a_slice_of_more_than_one_segment_keeps_to_its_budget_unless_they_overla
     segments: list[Segment], budget: int
 ) -> None:
     slice_ = only_slice(due(*segments), budget)
-    apart = all(
-        a.last_offset < b.first_offset for a, b in zip(slice_.segments, slice_.segments[1:], strict=False)
-    )
+    apart = all(a.last_offset < b.first_offset for a, b in zip(slice_.segments, slice_.segments[1:], strict=False))
     if len(slice_.segments) > 1 and apart:
         assert sum(s.bytes for s in slice_.segments) <= budget
 
@@ -151,9 +147,7 @@ def all_errors(kind: type[MirrorlakeError] = MirrorlakeError) -> list[type[Mirro
     return sorted({kind, *below}, key=lambda k: k.__name__)
 
 
-@pytest.mark.parametrize(
-    "kind", [k for k in all_errors() if k.__module__ == errors.__name__], ids=lambda k: k.__name__
-)
+@pytest.mark.parametrize("kind", [k for k in all_errors() if k.__module__ == errors.__name__], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("next_step", ["", "do this: now"])
 def test_an_error_keeps_its_kind_and_words_on_the_way_to_the_driver(kind: Any, next_step: str) -> None:
     error = kind("it: broke\nbadly", next_step)
@@ -244,9 +238,7 @@ def values(*offsets: int) -> list[bytes]:
     return [b"v%d" % offset for offset in offsets]
 
 
-def test_everything_in_bronze_is_delivered_once_over_rounds_and_restarts(
-    tmp_path: Path, cluster: FakeCluster
-) -> None:
+def test_everything_in_bronze_is_delivered_once_over_rounds_and_restarts(tmp_path: Path, cluster: FakeCluster) -> None:
     relay = Relay(tmp_path, cluster, budget_bytes=1)
     relay.ingest(3, 4, 5)
     relay.ingest(0, 1, 2)
@@ -289,9 +281,7 @@ def test_a_paused_topic_waits_and_goes_on(tmp_path: Path, cluster: FakeCluster) 
     assert relay.deliver() == values(0, 1)
 
 
-def test_a_topic_made_anew_goes_to_the_same_partition_after_its_elder(
-    tmp_path: Path, cluster: FakeCluster
-) -> None:
+def test_a_topic_made_anew_goes_to_the_same_partition_after_its_elder(tmp_path: Path, cluster: FakeCluster) -> None:
     relay = Relay(tmp_path, cluster, budget_bytes=1)
     anew = SOURCE._replace(topic_id=OTHER_ID)
     relay.ingest(0, 1)

@@ -53,9 +53,7 @@ def _install(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_jars_are_fetched_once_and_listed_with_their_hashes(
-    cache: Path, fake_maven: Path, said: list[str]
-) -> None:
+def test_jars_are_fetched_once_and_listed_with_their_hashes(cache: Path, fake_maven: Path, said: list[str]) -> None:
     first = jars.resolve(TWO, said.append)
     again = jars.resolve(TWO, said.append)
     assert [jar.name for jar in first] == ["one-1.0.jar", "two-2.0.jar"]
@@ -66,9 +64,7 @@ def test_jars_are_fetched_once_and_listed_with_their_hashes(
     assert "fetching the two jars" in said[0]
 
 
-@pytest.mark.parametrize(
-    "damage", [Path.unlink, lambda jar: jar.write_text("cut")], ids=["missing", "cut short"]
-)
+@pytest.mark.parametrize("damage", [Path.unlink, lambda jar: jar.write_text("cut")], ids=["missing", "cut short"])
 def test_damaged_jars_are_fetched_again(cache: Path, fake_maven: Path, said: list[str], damage) -> None:  # type: ignore[no-untyped-def]
     damage(jars.resolve(TWO, said.append)[1])
     assert jars.resolve(TWO, said.append)[1].read_text() == "two-2.0.jar"
@@ -136,9 +132,7 @@ def test_artifact_names_are_told_from_versions() -> None:
         ('java version "1.8.0_402"', False),
     ],
 )
-def test_java_must_be_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, accepted: bool
-) -> None:
+def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, accepted: bool) -> None:
     (tmp_path / "bin").mkdir()
     _install(tmp_path / "bin" / "java", f"#!/bin/sh\necho '{version}' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

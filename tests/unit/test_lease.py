@@ -34,9 +34,7 @@ PRODUCES = "mark_producing(producer_lock_path(root, 'orders', 'dr'))\nprint(0, f
 @contextlib.contextmanager
 def other_process(root: Path, code: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has done its part: it has printed a line and sleeps."""
-    begin = (
-        f"import time\nfrom pathlib import Path\nfrom mirrorlake.lease import *\nroot = Path({str(root)!r})\n"
-    )
+    begin = f"import time\nfrom pathlib import Path\nfrom mirrorlake.lease import *\nroot = Path({str(root)!r})\n"
     with subprocess.Popen([sys.executable, "-c", begin + code], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -37,9 +37,7 @@ SOURCE = SourcePartition("orders", "id-1", 0)
 TARGET = TopicPartition("src.orders", 0)
 
 
-def entry(
-    kind: str = RELAY, first: int = 0, last: int = 9, end: int = 10, epoch: int = 1, **fields: Any
-) -> Entry:
+def entry(kind: str = RELAY, first: int = 0, last: int = 9, end: int = 10, epoch: int = 1, **fields: Any) -> Entry:
     base = Entry(
         flow="f",
         target="dr",
@@ -77,9 +75,7 @@ def entries(draw: st.DrawFn) -> Entry:
         target=draw(st.text(max_size=5)),
         kind=draw(st.sampled_from([BASELINE, RELAY, SKIP, REPAIR, REPLAY])),
         epoch=draw(number),
-        source=SourcePartition(
-            draw(st.text(max_size=5)), draw(st.sampled_from(["", "id"])), draw(st.integers(0, 99))
-        ),
+        source=SourcePartition(draw(st.text(max_size=5)), draw(st.sampled_from(["", "id"])), draw(st.integers(0, 99))),
         source_first=draw(number),
         source_last=draw(st.integers(-1, 2**62)),
         target_partition=TopicPartition(draw(st.text(max_size=5)), draw(st.integers(0, 99))),
@@ -119,9 +115,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], tuple[int, int]]:
     next_offset, end = draw(st.integers(0, 5)), draw(st.integers(0, 5))
     rows.append(baseline(next_offset, end))
     epoch = 1
-    for step in draw(
-        st.lists(st.sampled_from([RELAY, SKIP, REPLAY, REPAIR, "restart", "anew"]), max_size=15)
-    ):
+    for step in draw(st.lists(st.sampled_from([RELAY, SKIP, REPLAY, REPAIR, "restart", "anew"]), max_size=15)):
         count = draw(st.integers(1, 4))
         if step == "restart":
             epoch += 1
@@ -139,9 +133,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Entry], tuple[int, int]]:
 
 
 @given(histories(), st.randoms())
-def test_rows_in_any_order_fold_to_the_same_position(
-    history: tuple[list[Entry], tuple[int, int]], random: Any
-) -> None:
+def test_rows_in_any_order_fold_to_the_same_position(history: tuple[list[Entry], tuple[int, int]], random: Any) -> None:
     rows, stands = history
     random.shuffle(rows)
     assert position(rows) == stands
@@ -284,9 +276,7 @@ def test_without_a_flush_entries_are_committed_in_time(tables: NotedTables) -> N
     writer.close()
 
 
-def test_a_table_that_fails_surfaces_at_flush_and_at_every_later_add(
-    writer: LedgerWriter, tables: NotedTables
-) -> None:
+def test_a_table_that_fails_surfaces_at_flush_and_at_every_later_add(writer: LedgerWriter, tables: NotedTables) -> None:
     tables.fault = OSError("disk full")
     writer.add([entry()])
     with pytest.raises(OSError, match="disk full"):

@@ -173,9 +173,7 @@ def test_policies_are_chosen_by_name() -> None:
     assert naming_policy(f"python:{__name__}:Shouting", ".").target_topic("a", "t") == "T"
 
 
-@pytest.mark.parametrize(
-    "path", ["no_such_module:X", f"{__name__}:NoSuchClass", "mirrorlake.names:escape_topic"]
-)
+@pytest.mark.parametrize("path", ["no_such_module:X", f"{__name__}:NoSuchClass", "mirrorlake.names:escape_topic"])
 def test_a_policy_that_cannot_be_loaded_is_refused(path: str) -> None:
     with pytest.raises(UsageFault, match=re.escape(path)):
         naming_policy(f"python:{path}", ".")

@@ -132,9 +132,7 @@ def test_without_provenance_headers_stay_as_they_are() -> None:
         "null",
     ],
 )
-def test_a_record_that_came_far_enough_is_left_out(
-    header: bytes | None, max_hops: int, verdict: str | None
-) -> None:
+def test_a_record_that_came_far_enough_is_left_out(header: bytes | None, max_hops: int, verdict: str | None) -> None:
     outgoing = shape(bronze_row(0), bronze_row(1, headers=[(HEADER, header)]), max_hops=max_hops)
     assert outgoing.verdicts == ({1: verdict} if verdict else {})
     assert outgoing.goes_out(0)
@@ -237,11 +235,7 @@ def test_an_outcome_survives_json() -> None:
 
 @given(st.lists(st.integers(0, 10**6), unique=True, max_size=30).map(sorted), st.integers(0, 10**6))
 def test_records_that_stand_one_after_the_other_become_runs(offsets: list[int], start: int) -> None:
-    pairs = [
-        (run.source_first + n, run.target_first + n)
-        for run in runs_at(offsets, start)
-        for n in range(run.count)
-    ]
+    pairs = [(run.source_first + n, run.target_first + n) for run in runs_at(offsets, start) for n in range(run.count)]
     assert pairs == [(offset, start + place) for place, offset in enumerate(offsets)]
 
 
@@ -279,9 +273,7 @@ def test_among_others_what_is_ours_is_read_back() -> None:
     assert prove(cluster, [4, 5], shared=True).runs == [Run(4, 0, 1), Run(5, 2, 1)]
 
 
-@pytest.mark.parametrize(
-    "seen", [[4], [4, 5, 4], [5, 4], [4, 5, 6]], ids=["missing", "twice", "turned", "more"]
-)
+@pytest.mark.parametrize("seen", [[4], [4, 5, 4], [5, 4], [4, 5, 6]], ids=["missing", "twice", "turned", "more"])
 def test_whatever_is_not_exactly_what_was_sent_is_doubt(seen: list[int]) -> None:
     cluster = FakeCluster()
     landed(cluster, *seen)

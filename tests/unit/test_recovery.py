@@ -314,9 +314,7 @@ class Accidents(RuleBasedStateMachine):
         self.landed.append(offset)
 
     def due(self) -> list[int]:
-        return [
-            row["offset"] for row in self.world.bronze[SOURCE] if row["offset"] >= self.position.next_offset
-        ]
+        return [row["offset"] for row in self.world.bronze[SOURCE] if row["offset"] >= self.position.next_offset]
 
     @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=5))
     def ingest(self, steps: list[int]) -> None:
@@ -386,9 +384,7 @@ class Accidents(RuleBasedStateMachine):
 
     @invariant()
     def the_position_skips_nothing(self) -> None:
-        passed = [
-            row["offset"] for row in self.world.bronze[SOURCE] if row["offset"] < self.position.next_offset
-        ]
+        passed = [row["offset"] for row in self.world.bronze[SOURCE] if row["offset"] < self.position.next_offset]
         assert sorted(self.recorded) == passed
 
     @invariant()

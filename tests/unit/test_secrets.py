@@ -21,9 +21,7 @@ class Scopes:
 @pytest.fixture
 def secrets_file(tmp_path: Path) -> Path:
     path = tmp_path / "s.properties"
-    path.write_text(
-        "# comment\n! too\nKEY=one=two\nspaced  :  three\nlong=a\\\n   b\nuni=\\u00e9\\ud83d\\ude00\n"
-    )
+    path.write_text("# comment\n! too\nKEY=one=two\nspaced  :  three\nlong=a\\\n   b\nuni=\\u00e9\\ud83d\\ude00\n")
     return path
 
 
@@ -50,9 +48,7 @@ def test_a_value_that_looks_like_a_reference_is_not_resolved_again(monkeypatch: 
         pytest.param("uni", "é😀", id="unicode escapes, surrogate pairs too"),
     ],
 )
-def test_one_key_of_a_properties_file_is_read_as_java_reads_it(
-    secrets_file: Path, key: str, value: str
-) -> None:
+def test_one_key_of_a_properties_file_is_read_as_java_reads_it(secrets_file: Path, key: str, value: str) -> None:
     assert resolve(f"${{file:{secrets_file}:{key}}}") == value
 
 
@@ -110,9 +106,7 @@ def test_a_scope_that_fails_does_not_repeat_what_it_said() -> None:
         pytest.param("${env:A}", "Secret(${env:A})", id="a reference shows"),
         pytest.param("hunter2", "Secret(***)", id="a literal does not"),
         pytest.param("hun${env:A}ter2", "Secret(***${env:A}***)", id="nor does text around a reference"),
-        pytest.param(
-            "${file:/p:K}${secret:s/k}", "Secret(${file:/p:K}${secret:s/k})", id="all kinds print as written"
-        ),
+        pytest.param("${file:/p:K}${secret:s/k}", "Secret(${file:/p:K}${secret:s/k})", id="all kinds print as written"),
         pytest.param("", "Secret(***)", id="empty"),
     ],
 )

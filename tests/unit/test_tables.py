@@ -77,9 +77,7 @@ def test_a_root_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 def test_a_table_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     tables = FolderTables(tmp_path)
     newer = {FORMAT_PROPERTY: str(FORMAT_VERSION + 1)}
-    DeltaTable.create(
-        tmp_path / "tables" / "ops" / "x", PLAIN, configuration=newer, raise_if_key_not_exists=False
-    )
+    DeltaTable.create(tmp_path / "tables" / "ops" / "x", PLAIN, configuration=newer, raise_if_key_not_exists=False)
     with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
         tables.ensure("ops.x", PLAIN, {})
 
@@ -167,9 +165,7 @@ def test_a_file_of_two(bronze: Path, other: SourcePartition) -> None:
     assert offsets_of(segments, other) == [7, 9]
 
 
-def test_refresh_sees_new_versions_and_reads_nothing_twice(
-    bronze: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refresh_sees_new_versions_and_reads_nothing_twice(bronze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = BronzeFiles(bronze)
     commit(bronze, [1, 2])
     version = files.refresh()
@@ -290,8 +286,7 @@ def test_whatever_the_files_every_offset_in_the_range_comes_once_and_in_order(
     ends = sorted({0, len(dealt), *(cut for cut in cuts if cut < len(dealt))})
     parts = [dealt[a:b] for a, b in pairwise(ends)]
     segments = [
-        write_file(folder / str(n), part, (1, 2) if n % 2 else (), row_group_size=5)
-        for n, part in enumerate(parts)
+        write_file(folder / str(n), part, (1, 2) if n % 2 else (), row_group_size=5) for n, part in enumerate(parts)
     ]
     random.Random(seed).shuffle(segments)  # noqa: S311
     batches = list(read_ordered(segments, first, first + length))
@@ -300,9 +295,7 @@ def test_whatever_the_files_every_offset_in_the_range_comes_once_and_in_order(
     assert all(0 < batch.num_rows <= rows_per_batch for batch in batches)
 
 
-@pytest.mark.parametrize(
-    "distinct", [True, False], ids=["of distinct content", "all alike, so that Parquet keeps one"]
-)
+@pytest.mark.parametrize("distinct", [True, False], ids=["of distinct content", "all alike, so that Parquet keeps one"])
 def test_batches_stay_small_when_records_are_large(tmp_path: Path, distinct: bool) -> None:
     value = random.Random(0).randbytes(900_000)  # noqa: S311
     rows = [bronze_row(n, value=bytes([n]) + value if distinct else value) for n in range(60)]
@@ -318,6 +311,4 @@ def test_a_batch_holds_what_is_sent_and_nothing_else(tmp_path: Path) -> None:
     pq.write_table(bronze_table([row]), tmp_path / "f")
     segment = Segment(str(tmp_path / "f"), SOURCE, 0, 0, 1, 1, alone=True)
     (batch,) = read_ordered([segment], 0, 1)
-    assert batch.to_pylist() == [
-        {name: row[name] for name in ("offset", "timestamp", "key", "value", "headers")}
-    ]
+    assert batch.to_pylist() == [{name: row[name] for name in ("offset", "timestamp", "key", "value", "headers")}]

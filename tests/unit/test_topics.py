@@ -36,9 +36,7 @@ def flow(**fields: Any) -> Flow:
 
 
 def config(made: Flow, **storage: str) -> Config:
-    clusters = {
-        alias: Cluster.model_validate({"bootstrap_servers": "h:9092"}) for alias in ("src", "dr", "hubs")
-    }
+    clusters = {alias: Cluster.model_validate({"bootstrap_servers": "h:9092"}) for alias in ("src", "dr", "hubs")}
     return Config.model_validate({"clusters": clusters, "flows": {made.name: made}, "storage": storage})
 
 

@@ -135,9 +135,7 @@ class LabCluster:
     def _credentials(self, user: str | None = None) -> tuple[str, str]:
         name = next(iter(self.spec.users)) if user is None else user
         if name not in self.spec.users:
-            raise UsageFault(
-                f"lab cluster {self.name} has no user {name!r}", f"one of: {', '.join(self.spec.users)}"
-            )
+            raise UsageFault(f"lab cluster {self.name} has no user {name!r}", f"one of: {', '.join(self.spec.users)}")
         return name, self.spec.users[name]
 
     # -- its brokers
@@ -245,9 +243,7 @@ class Lab:
         jars.resolve(jars.BROKER, self.say)
         with jars.alone(self.root / "lock", self.say):
             clusters = {spec.name: self._prepared(spec, fresh) for spec in specs}
-            started = [
-                (c, broker) for c in clusters.values() for broker in c.ports if c.process(broker) is None
-            ]
+            started = [(c, broker) for c in clusters.values() for broker in c.ports if c.process(broker) is None]
             try:
                 self._start(started)
             except BaseException:
@@ -314,9 +310,7 @@ def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
     if spec.tls:
         _write_certificates(folder)
     if spec.sasl:
-        _write_private(
-            folder / "secrets.properties", properties_text({"password": next(iter(spec.users.values()))})
-        )
+        _write_private(folder / "secrets.properties", properties_text({"password": next(iter(spec.users.values()))}))
     checkpoint = bootstrap_checkpoint(jars.resolve(jars.BROKER, say))
     for broker in cluster.ports:
         _write_broker(cluster, broker, checkpoint)
@@ -384,9 +378,7 @@ def _format_storage(folder: Path, broker_jars: Sequence[Path]) -> Path:
         check=False,
     )
     if done.returncode != 0:
-        raise UsageFault(
-            f"Kafka's StorageTool failed: {(done.stdout + done.stderr)[-2000:]}", "check `java -version`"
-        )
+        raise UsageFault(f"Kafka's StorageTool failed: {(done.stdout + done.stderr)[-2000:]}", "check `java -version`")
     return folder / "broker-0" / "data" / "bootstrap.checkpoint"
 
 

@@ -51,9 +51,7 @@ def authority(name: str = "Mirrorlake lab CA") -> Identity:
     return Identity(key, draft.sign(key, hashes.SHA256()))
 
 
-def issue(
-    ca: Identity, name: str, hosts: Sequence[str] = LOCAL_HOSTS, valid_days: int = VALID_DAYS
-) -> Identity:
+def issue(ca: Identity, name: str, hosts: Sequence[str] = LOCAL_HOSTS, valid_days: int = VALID_DAYS) -> Identity:
     """A certificate for both ends; other `hosts` make a wrong one, negative `valid_days` an expired one."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = ca.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
@@ -67,9 +65,7 @@ def issue(
     return Identity(key, draft.sign(ca.key, hashes.SHA256()))
 
 
-def _draft(
-    subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, valid_days: int
-) -> x509.CertificateBuilder:
+def _draft(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, valid_days: int) -> x509.CertificateBuilder:
     until = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=valid_days)
     since = min(dt.datetime.now(dt.timezone.utc), until) - dt.timedelta(days=1)
     return (

@@ -53,9 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document per line
 @app.command()
 def up(
     clusters: Annotated[list[str], typer.Argument(metavar="NAME[:PROTOCOL[:BROKERS]]")],
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew: drop the data of these clusters.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: drop the data of these clusters.")] = False,
     root: Root = None,
 ) -> None:
     """Start clusters and wait until every broker serves; those that run stay as they are.
@@ -73,9 +71,7 @@ def up(
 
 
 @app.command()
-def down(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]")] = None, root: Root = None
-) -> None:
+def down(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]")] = None, root: Root = None) -> None:
     """Stop clusters, or all of them; their data stay for the next `lab up`."""
     with _narrated("stopping") as say:
         _lab(root, say).down(names or None)
@@ -90,9 +86,7 @@ def status(as_json: AsJson = False, root: Root = None) -> None:
             print(json.dumps(dataclasses.asdict(broker)))
         return
     columns = ("cluster", "broker", "state", "protocol", "address", "pid")
-    _print_table(
-        columns, [[str(getattr(b, c) if getattr(b, c) is not None else "") for c in columns] for b in brokers]
-    )
+    _print_table(columns, [[str(getattr(b, c) if getattr(b, c) is not None else "") for c in columns] for b in brokers])
 
 
 @app.command()
@@ -100,9 +94,7 @@ def topics(
     name: Name,
     create: Annotated[str | None, typer.Option(metavar="TOPIC", help="Make this topic first.")] = None,
     partitions: Annotated[int, typer.Option(help="Of the topic that is made.")] = 1,
-    config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of that topic.")
-    ] = None,
+    config: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of that topic.")] = None,
     root: Root = None,
 ) -> None:
     """List a cluster's topics, after making one with --create.
@@ -127,9 +119,7 @@ def produce(
         int | None, typer.Option(help="Make up this many records; else each line of stdin is a value.")
     ] = None,
     key_prefix: Annotated[str | None, typer.Option(help="Keys PREFIX0, PREFIX1, ...; else no keys.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="On every record; may repeat.")
-    ] = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="On every record; may repeat.")] = None,
     partition: Annotated[int | None, typer.Option(help="Else Kafka's partitioner chooses.")] = None,
     root: Root = None,
 ) -> None:
@@ -138,11 +128,7 @@ def produce(
     Example: seq 10 | mirrorlake lab produce source orders --key-prefix k --header origin=demo
     """
     cluster = _lab(root).cluster(name)
-    values = (
-        (f"value-{n}" for n in range(count))
-        if count is not None
-        else (line.rstrip("\n") for line in sys.stdin)
-    )
+    values = (f"value-{n}" for n in range(count)) if count is not None else (line.rstrip("\n") for line in sys.stdin)
     placed: dict[str, Any] = {} if partition is None else {"partition": partition}
     headers = [(k, v.encode()) for k, v in (_pair(text) for text in header or [])]
     with _kafka_faults(cluster), _narrated("sending") as say:
@@ -157,9 +143,7 @@ def produce(
 def consume(
     name: Name,
     topic: Topic,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Else only what comes from now on.")
-    ] = False,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Else only what comes from now on.")] = False,
     count: Annotated[int | None, typer.Option(help="End after so many; else Ctrl-C ends.")] = None,
     as_json: AsJson = False,
     root: Root = None,
@@ -224,11 +208,7 @@ def _kafka_faults(cluster: LabCluster) -> Iterator[None]:
 
 def _require_topic(cluster: LabCluster, topic: str) -> list[int]:
     """The topic's partitions."""
-    found = (
-        AdminClient({**cluster.client_config(), **QUIET})
-        .list_topics(timeout=ANSWER_SECONDS)
-        .topics.get(topic)
-    )
+    found = AdminClient({**cluster.client_config(), **QUIET}).list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
     if found is None:
         next_step = f"mirrorlake lab topics {cluster.name} --create {topic}"
         raise TopicMissing(f"lab cluster {cluster.name} has no topic {topic!r}", next_step)
@@ -293,9 +273,7 @@ def _text(raw: bytes | None) -> str | None:
 
 def _line(shown: Mapping[str, Any]) -> str:
     headers = ",".join(f"{key}={value}" for key, value in shown["headers"])
-    return "\t".join(
-        [*(str(shown[k]) for k in ("partition", "offset", "timestamp", "key", "value")), headers]
-    )
+    return "\t".join([*(str(shown[k]) for k in ("partition", "offset", "timestamp", "key", "value")), headers])
 
 
 def _pairs(texts: Sequence[str] | None) -> dict[str, str]:

@@ -28,9 +28,7 @@ class Process:
     def start(cls, command: list[str], output: Path, record: Path) -> Process:
         """Start in a session of its own, which Ctrl-C in the terminal does not reach, and write down who."""
         with output.open("ab") as out:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         _children[child.pid] = child
         process = cls(child.pid, _started(child.pid) or "gone")
         record.write_text(json.dumps({"pid": process.pid, "started": process.started}))
@@ -94,8 +92,6 @@ def _started(pid: int) -> str | None:
 
 def _started_by_ps(pid: int) -> str | None:
     """The same where there is no /proc (macOS)."""
-    said = subprocess.run(
-        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
+    said = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     state, _, started = said.stdout.strip().partition(" ")
     return started.strip() if started and not state.startswith("Z") else None

@@ -34,9 +34,7 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if faults := list(self._faults()):
-            raise UsageFault(
-                f"lab cluster {self.name!r}: {'; '.join(faults)}", "see `mirrorlake lab up --help`"
-            )
+            raise UsageFault(f"lab cluster {self.name!r}: {'; '.join(faults)}", "see `mirrorlake lab up --help`")
 
     def _faults(self) -> list[str]:
         checks = {
@@ -60,9 +58,7 @@ class ClusterSpec:
     def same_shape(self, other: ClusterSpec) -> bool:
         """Whether data and listeners made for one serve the other; ports not named are any ports."""
         ports = self.ports or other.ports
-        return dataclasses.replace(self, ports=ports) == dataclasses.replace(
-            other, ports=other.ports or ports
-        )
+        return dataclasses.replace(self, ports=ports) == dataclasses.replace(other, ports=other.ports or ports)
 
 
 def parse_spec(text: str) -> ClusterSpec:
@@ -71,9 +67,7 @@ def parse_spec(text: str) -> ClusterSpec:
     protocol, _, brokers = rest.partition(":")
     protocol = (protocol or "PLAINTEXT").upper()
     if brokers and not brokers.isdigit():
-        raise UsageFault(
-            f"{text!r}: {brokers!r} is not a number of brokers", "write NAME[:protocol[:brokers]]"
-        )
+        raise UsageFault(f"{text!r}: {brokers!r} is not a number of brokers", "write NAME[:protocol[:brokers]]")
     users = {"$ConnectionString": f"{name}-secret"} if protocol.startswith("SASL") else {}
     return ClusterSpec(name, int(brokers or 1), protocol, users)
 
@@ -103,9 +97,7 @@ def _is_free(port: int) -> bool:
         return probe.connect_ex((HOST, port)) != 0
 
 
-def server_properties(
-    spec: ClusterSpec, node: int, ports: Mapping[int, Ports], folder: Path
-) -> dict[str, str]:
+def server_properties(spec: ClusterSpec, node: int, ports: Mapping[int, Ports], folder: Path) -> dict[str, str]:
     """The settings of one broker, which is a controller too."""
     replicas = str(min(3, spec.brokers))
     mine = ports[node]

@@ -1,0 +1,479 @@
+"""Which way records take from bronze to Kafka, what ingest's codec costs, and what a small batch costs.
+
+    python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--parts fanout,ingest,small] [--json FILE]
+
+Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002 and 0003 hold the figures of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from mirrorlake import jars, session
+from mirrorlake.bronze import Ingest, Reading, start_ingest
+from mirrorlake.clusters import librdkafka_producer, spark_kafka_options
+from mirrorlake.config import parse
+from mirrorlake.fanout import Due, as_rows, plan_round, refuse_retries, run_files
+from mirrorlake.kafka import Cluster
+from mirrorlake.lab import ClusterSpec, Lab, LabCluster
+from mirrorlake.ledger import Position
+from mirrorlake.produce import Errand, Outcome, Slice, deliver, own_records
+from mirrorlake.records import BRONZE, Run, SourcePartition, TopicPartition
+from mirrorlake.runner import Run as Relaying
+from mirrorlake.runner import Snapshot
+from mirrorlake.streams import StreamId
+from mirrorlake.tables import BronzeFiles, FolderTables, Segment, bronze_properties
+from mirrorlake.topics import RelaySpec
+
+PARTITIONS = 4
+CORES = 2
+SAMPLE = 1000
+TABLE = "bronze.src__orders"
+Figures = dict[str, Any]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- the scene ---
+
+
+@dataclass
+class Scene:
+    """Two brokers, a full source topic, one Spark session."""
+
+    root: Path
+    source_lab: LabCluster
+    target_lab: LabCluster
+    records: int
+    size: int
+
+    @cached_property
+    def source(self) -> Cluster:
+        return Cluster("src", self.source_lab.client_config())
+
+    @cached_property
+    def target(self) -> Cluster:
+        return Cluster("dst", self.target_lab.client_config())
+
+    @cached_property
+    def config(self) -> Any:
+        return configuration(self.root, self.source_lab, self.target_lab, "orders")
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        logs = self.root / "logs"
+        settings = session.settings(jars.resolve(jars.SPARK, say), "4g", CORES, "zstd", logs)
+        return session.start({**settings, "spark.sql.warehouse.dir": str(self.root / "warehouse")}, logs)
+
+    def load(self) -> None:
+        """The source topic: half of each value is random, the rest compresses."""
+        self.source.create_topic("orders", PARTITIONS, 1, {})
+        producer = Producer(librdkafka_producer("src", self.config.clusters["src"]) | {"delivery.report.only.error": True})
+        noise = random.Random(1).randbytes(1 << 20)
+        for number in range(self.records):
+            produce_one(producer, "orders", number, noise, self.size)
+        producer.flush()
+
+    def ingest(self, tables: FolderTables, max_records: int) -> tuple[float, int]:
+        """All of the source topic into a new bronze table; seconds, and bytes on disk."""
+        tables.ensure(TABLE, BRONZE, bronze_properties(self.spark.conf.get(CODEC), 168))
+        leg = Ingest(RelaySpec("bench", TABLE, ("orders",)), StreamId("bench", "ingest", TABLE),
+                     tables.root / "checkpoints" / "g0", tables, self.source)  # fmt: skip
+        leg.checkpoint.parent.mkdir(parents=True)
+        options = spark_kafka_options("src", self.config.clusters["src"])
+        begun = time.monotonic()
+        failures: list[Exception] = []
+        reading = Reading(options, "read_committed", max_records, "earliest", 0, once=True)
+        start_ingest(self.spark, leg, reading, failures.append).awaitTermination()
+        assert not failures, failures
+        took = time.monotonic() - begun
+        found = BronzeFiles(tables.root / "tables" / "bronze" / "src__orders").segments()
+        assert sum(segment.records for segment in found) == self.records
+        return took, sum(segment.bytes for segment in found)
+
+
+def produce_one(producer: Producer, topic: str, number: int, noise: bytes, size: int) -> None:
+    at = number * 61 % (len(noise) - size)
+    half = size // 2
+    value = noise[at : at + half] + b'{"status": "shipped", "amount": 1}'.ljust(size - half, b".")
+    headers = [("trace", noise[at : at + 16]), ("kind", b"order")]
+    while True:
+        try:
+            return producer.produce(topic, value, b"key-%d" % number, number % PARTITIONS, headers=headers)
+        except BufferError:
+            producer.poll(0.1)
+
+
+def configuration(root: Path, source: LabCluster, target: LabCluster, topic: str, spark: Mapping[str, str] | None = None) -> Any:
+    flow = {"source": "src", "topics": [topic], "targets": [{"cluster": "dst", "replication_factor": 1}]}
+    clusters = {"src": source.cluster_yaml(), "dst": target.cluster_yaml()}
+    runner = {"spark": dict(spark or {})}
+    return parse(json.dumps({"storage": {"root": str(root)}, "clusters": clusters, "flows": {"bench": flow}, "runner": runner}), "bench")
+
+
+# --- bronze -> Kafka ---
+
+
+@dataclass
+class Leg:
+    """One way from bronze to a target topic; all have the same rows, producer settings and sender."""
+
+    scene: Scene
+    folder: Path
+    segments: list[Segment]
+    topic: str
+
+    @cached_property
+    def errand(self) -> Errand:
+        cluster = self.scene.config.clusters["dst"]
+        return Errand("bench", "dst", 1, librdkafka_producer("dst", cluster), self.scene.target_lab.client_config(), None,
+                      True, "src", "dst", 1, 100 << 20, False, 120)  # fmt: skip
+
+    def dues(self) -> list[Due]:
+        by_source: dict[SourcePartition, list[Segment]] = {}
+        for segment in sorted(self.segments, key=lambda s: (s.source, s.first_offset)):
+            by_source.setdefault(segment.source, []).append(segment)
+        return [
+            Due(source, Position(0, TopicPartition(self.topic, source.partition), "", 0), False, tuple(held))
+            for source, held in by_source.items()
+        ]
+
+    def bronze(self) -> DataFrame:
+        return self.scene.spark.read.format("delta").load(str(self.folder))
+
+    def send(self, frame: DataFrame) -> list[Outcome]:
+        """`frame` holds each source partition in one task, in offset order."""
+        slices = {due.source.partition: s for due in self.dues() for s in [plan_round([due], 1 << 60, 1)[0][0]]}
+        work = sender(self.errand, slices)
+        columns = frame.select("partition", "offset", "timestamp", "key", "value", "headers")
+        rows = columns.mapInArrow(work, "outcome string").collect()
+        return [Outcome.from_json(json.loads(row["outcome"])) for row in rows]
+
+
+def sender(errand: Errand, slices: Mapping[int, Slice]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_retries()
+        for partition, group in itertools.groupby(of_one_partition(batches), key=lambda b: b["partition"][0].as_py()):
+            yield from as_rows(deliver(errand, [(slices[partition], lambda group=group: group)]))
+
+    return work
+
+
+def of_one_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        numbers = batch["partition"].to_numpy()
+        cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
+        yield from (batch.slice(a, b - a) for a, b in itertools.pairwise(cuts) if b > a)
+
+
+def shuffled(leg: Leg) -> list[Outcome]:
+    """(a) Shuffle and sort. The key is chosen by its hash, since hashing 0..3 puts several partitions into one task."""
+    task_of = {p: int_hashing_to(leg.scene.spark, p) for p in range(PARTITIONS)}
+    key = F.create_map(*[F.lit(n) for pair in task_of.items() for n in pair])[F.col("partition")]
+    return leg.send(leg.bronze().repartition(PARTITIONS, key).sortWithinPartitions("partition", "offset"))
+
+
+def int_hashing_to(spark: SparkSession, bucket: int) -> int:
+    found = spark.range(64).where(F.pmod(F.hash(F.col("id").cast("int")), F.lit(PARTITIONS)) == bucket).first()
+    assert found
+    return int(found["id"])
+
+
+def placed(leg: Leg) -> list[Outcome]:
+    """(b) No shuffle: one scan per file, in offset order, coalesced into one task per Kafka partition.
+
+    A scan of many files would not do: Spark packs them into tasks by size, and so out of order.
+    """
+    schema = leg.bronze().schema
+    read = leg.scene.spark.read.schema(schema).parquet
+    tasks = [reduce(DataFrame.union, map(read, [s.path for s in due.segments])).coalesce(1) for due in leg.dues()]
+    return leg.send(reduce(DataFrame.union, tasks))
+
+
+def planned(leg: Leg) -> list[Outcome]:
+    """(c) The relay's own: tasks get files and offset ranges, Python reads the Parquet."""
+    return run_files(leg.scene.spark, leg.errand, plan_round(leg.dues(), 1 << 60, CORES))
+
+
+def spark_sink(leg: Leg) -> None:
+    """(s) Spark's own sink: cannot set timestamps, says no offsets, keeps no order across files."""
+    settings = {"acks": "all", "compression.type": "lz4", "linger.ms": "20", "batch.size": "1000000", "buffer.memory": "134217728"}
+    options = {f"kafka.{key}": value for key, value in settings.items()}
+    frame = leg.bronze().select(F.lit(leg.topic).alias("topic"), "partition", "key", "value", "headers")
+    frame.write.format("kafka").options(**options, includeHeaders="true").option(
+        "kafka.bootstrap.servers", leg.scene.target_lab.bootstrap_servers
+    ).save()
+
+
+WAYS: dict[str, Callable[[Leg], list[Outcome] | None]] = {
+    "a shuffle, sort, mapInArrow": shuffled,
+    "b files placed, mapInArrow": placed,
+    "c plan of files, pyarrow": planned,
+    "s Spark's Kafka sink": spark_sink,
+}
+
+
+def check(leg: Leg, outcomes: list[Outcome] | None) -> None:
+    """All records are there; for our sender, each at the offset it had (a fresh topic begins at 0 too)."""
+    at = [TopicPartition(leg.topic, partition) for partition in range(PARTITIONS)]
+    ends = leg.scene.target.log_ends(at)
+    assert sum(ends.values()) == leg.scene.records, ends
+    if outcomes is None:
+        return
+    assert {o.error for o in outcomes} == {""}, outcomes
+    assert {o.source.partition: o.runs for o in outcomes} == {p.partition: [Run(0, 0, ends[p])] for p in at}
+    for outcome in outcomes:
+        partition = at[outcome.source.partition]
+        for first in (0, ends[partition] // 2, ends[partition] - SAMPLE):
+            messages = leg.scene.target.read_range(partition, first, first + SAMPLE)
+            pairs = list(own_records(leg.errand, outcome.source, messages))
+            assert pairs == [(n, n) for n in range(first, first + SAMPLE)], f"{partition} is out of order near {first}"
+
+
+def measure_fanout(scene: Scene, rounds: int) -> Figures:
+    tables = FolderTables(scene.root / "fanout")
+    scene.ingest(tables, -(-scene.records // 5))
+    folder = tables.root / "tables" / "bronze" / "src__orders"
+    segments = BronzeFiles(folder).segments()
+    say(f"bronze: {len(segments)} files, {sum(s.bytes for s in segments) >> 20} MiB")
+    rates: dict[str, list[int]] = {name: [] for name in WAYS}
+    for number in range(rounds + 1):  # the first round warms the JVM and is not counted
+        for name, way in WAYS.items():
+            leg = Leg(scene, folder, segments, f"t-{uuid.uuid4().hex[:8]}")
+            scene.target.create_topic(leg.topic, PARTITIONS, 1, {})
+            begun = time.monotonic()
+            outcomes = way(leg)
+            rate = int(scene.records / (time.monotonic() - begun))
+            check(leg, outcomes)
+            scene.target.admin.delete_topics([leg.topic])[leg.topic].result()
+            say(f"round {number} {name}: {rate:,} records/s")
+            rates[name] += [rate] if number else []
+    return compared(rates)
+
+
+def compared(rates: Mapping[str, list[int]]) -> Figures:
+    """Rates of rounds that alternated, with each one's ratio to the first."""
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    base = next(iter(medians.values()))
+    return {
+        name: {"records_per_second": found, "median": medians[name], "ratio": round(medians[name] / base, 2)}
+        for name, found in rates.items()
+    }
+
+
+# --- Kafka -> bronze ---
+
+CODEC = "spark.sql.parquet.compression.codec"
+DICTIONARY = [f"parquet.enable.dictionary#{column}" for column in session._UNIQUE]  # noqa: SLF001
+
+
+def measure_ingest(scene: Scene, rounds: int) -> Figures:
+    ways = [(codec, dictionary) for dictionary in ("false", "true") for codec in ("zstd", "lz4_raw", "snappy")]
+    rates: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for number in range(rounds + 1):
+        for codec, dictionary in ways:
+            name = f"{codec}, dictionary {'on' if dictionary == 'true' else 'off'}"
+            for key, value in {CODEC: codec, **dict.fromkeys(DICTIONARY, dictionary)}.items():
+                scene.spark.conf.set(key, value)
+            with tempfile.TemporaryDirectory(dir=scene.root) as folder:
+                took, sizes[name] = scene.ingest(FolderTables(Path(folder)), scene.records)
+            say(f"round {number} ingest {name}: {scene.records / took:,.0f} records/s")
+            rates.setdefault(name, []).extend([int(scene.records / took)] if number else [])
+    return {name: {**row, "bytes": sizes[name]} for name, row in compared(rates).items()}
+
+
+# --- small batches ---
+
+RAW = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
+MANAGER = {
+    "spark.sql.streaming.checkpointFileManagerClass":
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+}  # fmt: skip
+NO_VERSION_CHECKSUM = {"spark.databricks.delta.writeChecksumFile.enabled": "false"}
+SETTINGS: dict[str, dict[str, str]] = {
+    "as it is": {},
+    "raw local file system": RAW,
+    "FileSystem-based checkpoint manager": MANAGER,
+    "no version checksum": NO_VERSION_CHECKSUM,
+    "raw, manager": {**RAW, **MANAGER},
+    "all": {**RAW, **MANAGER, **NO_VERSION_CHECKSUM},
+}
+WARM_SECONDS = 25
+MEASURED_SECONDS = 20
+
+
+@dataclass
+class Probe:
+    """Watches a run from inside: the queries' own progress, and every process that the JVM starts (a JFR event)."""
+
+    root: Path
+    begun: float = field(default_factory=time.monotonic)
+    since: str = ""
+    recording: Any = None
+    versions: Counter[str] = field(default_factory=Counter)
+    figures: Figures = field(default_factory=dict)
+
+    def __call__(self, run: Relaying) -> None:
+        spark = SparkSession(SparkContext._active_spark_context)  # noqa: SLF001
+        elapsed = time.monotonic() - self.begun
+        if elapsed > WARM_SECONDS and self.recording is None:
+            self.since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            self.versions = self._versions()
+            self.recording = spark._jvm.jdk.jfr.Recording()  # noqa: SLF001
+            self.recording.enable("jdk.ProcessStart")
+            self.recording.start()
+        elif elapsed > WARM_SECONDS + MEASURED_SECONDS and not self.figures:
+            self.figures = self._figures(spark)
+            run.stopping.set()
+
+    def _versions(self) -> Counter[str]:
+        logs = (self.root / "tables").glob("*/*/_delta_log/*.json")
+        return Counter(str(path.parts[-3]) for path in logs if path.stem.isdigit())
+
+    def _figures(self, spark: SparkSession) -> Figures:
+        queries = {query.name.split(".")[1]: self._durations(query) for query in spark.streams.active}
+        started = self._started(spark)
+        batches = queries["ingest"]["batches"]
+        return {
+            **queries,
+            "commits": dict(self._versions() - self.versions),
+            "started_per_ingest_batch": {name: round(count / batches, 1) for name, count in started.items()},
+        }
+
+    def _durations(self, query: Any) -> Figures:
+        """Medians over the batches that had data; `addBatch` is the append, or the fan-out round."""
+        progress = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
+        measured = [p["durationMs"] for p in progress if p["timestamp"] >= self.since and p["numInputRows"] >= 0]
+        full = [d for d in measured if "addBatch" in d]
+        parts = {name: statistics.median(d.get(name, 0) for d in full) for name in full[0]}
+        return {"batches": len(full), **{name: parts[name] for name in sorted(parts, key=parts.__getitem__, reverse=True)}}
+
+    def _started(self, spark: SparkSession) -> Counter[str]:
+        path = spark._jvm.java.nio.file.Paths.get(str(self.root / "forks.jfr"), spark._gateway.new_array(spark._jvm.String, 0))  # noqa: SLF001
+        self.recording.stop()
+        self.recording.dump(path)
+        events = spark._jvm.jdk.jfr.consumer.RecordingFile.readAllEvents(path)  # noqa: SLF001
+        return Counter(event.getString("command").split()[0].rpartition("/")[2] for event in events)
+
+
+def small_batches(name: str, root: Path, source: LabCluster, target: LabCluster) -> Figures:
+    """The real runner with about 50 records/s, under some Spark settings. In a process of its own: Hadoop keeps file systems."""
+    topic = f"few-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster("src", source.client_config())
+    cluster.create_topic(topic, PARTITIONS, 1, {})
+    run = Relaying(configuration(root, source, target, topic, SETTINGS[name]))
+    probe = Probe(root)
+    run.watch = lambda _lines: probe(run)
+    stop = threading.Event()
+    feeding = threading.Thread(target=feed, args=(source, topic, stop))
+    feeding.start()
+    try:
+        run()
+    finally:
+        stop.set()
+        feeding.join()
+    return probe.figures
+
+
+def feed(source: LabCluster, topic: str, stop: threading.Event) -> None:
+    producer, noise = Producer(source.client_config()), random.Random(1).randbytes(1 << 16)
+    for number in itertools.count():
+        produce_one(producer, topic, number, noise, 1000)
+        producer.poll(0)
+        if stop.wait(0.02):
+            break
+    producer.flush()
+
+
+def measure_small(root: Path, rounds: int) -> Figures:
+    found: Figures = {name: [] for name in SETTINGS}
+    for _ in range(rounds):
+        for name in SETTINGS:
+            command = [sys.executable, __file__, "--small", name, "--lab", str(root / "lab")]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert said.returncode == 0, said.stderr[-3000:]
+            found[name].append(json.loads(said.stdout.splitlines()[-1]))
+            say(f"{name}: {json.dumps(found[name][-1])}")
+    return found
+
+
+# --- the command ---
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--bytes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--parts", default="fanout,ingest,small")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--small", help=argparse.SUPPRESS)
+    parser.add_argument("--lab", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(given: argparse.Namespace, root: Path) -> Figures:
+    figures: Figures = {"command": sys.argv, "cores": os.cpu_count()}
+    parts = given.parts.split(",")
+    with Lab(root / "lab") as lab:
+        clusters = lab.up([ClusterSpec("src"), ClusterSpec("dst")])
+        scene = Scene(root, clusters["src"], clusters["dst"], given.records, given.bytes)
+        if "small" in parts:
+            figures["small"] = measure_small(root, 1)
+        if {"fanout", "ingest"} & set(parts):
+            scene.load()
+            with contextlib.closing(contextlib.ExitStack()) as stack:
+                stack.callback(scene.spark.stop)
+                if "fanout" in parts:
+                    figures["fanout"] = measure_fanout(scene, given.rounds)
+                if "ingest" in parts:
+                    figures["ingest"] = measure_ingest(scene, given.rounds)
+    return figures
+
+
+def main() -> None:
+    given = arguments()
+    with tempfile.TemporaryDirectory(prefix="data-path-") as folder:
+        if given.small:
+            lab = Lab(given.lab)
+            print(json.dumps(small_batches(given.small, Path(folder), lab.cluster("src"), lab.cluster("dst"))))
+            return
+        figures = measure(given, Path(folder))
+    text = json.dumps(figures, indent=1)
+    print(text)
+    if given.json:
+        given.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
