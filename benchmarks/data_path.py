@@ -53,6 +53,7 @@ PARTITIONS = 4
 CORES = 2
 SAMPLE = 1000
 TABLE = "bronze.src__orders"
+NOISE = random.Random(1)
 Figures = dict[str, Any]
 
 
@@ -91,13 +92,19 @@ class Scene:
         settings = session.settings(jars.resolve(jars.SPARK, say), "4g", CORES, "zstd", logs)
         return session.start({**settings, "spark.sql.warehouse.dir": str(self.root / "warehouse")}, logs)
 
+    @cached_property
+    def keys(self) -> dict[int, int]:
+        """For each Kafka partition an int that Spark's hash puts into the task of that number."""
+        task = F.pmod(F.hash(F.col("id").cast("int")), F.lit(PARTITIONS))
+        rows = self.spark.range(64).groupBy(task.alias("task")).agg(F.first("id").alias("key")).collect()
+        return {row["task"]: row["key"] for row in rows}
+
     def load(self) -> None:
         """The source topic: half of each value is random, the rest compresses."""
         self.source.create_topic("orders", PARTITIONS, 1, {})
         producer = Producer(librdkafka_producer("src", self.config.clusters["src"]) | {"delivery.report.only.error": True})
-        noise = random.Random(1).randbytes(1 << 20)
         for number in range(self.records):
-            produce_one(producer, "orders", number, noise, self.size)
+            produce_one(producer, "orders", number, self.size)
         producer.flush()
 
     def ingest(self, tables: FolderTables, max_records: int) -> tuple[float, int]:
@@ -118,11 +125,10 @@ class Scene:
         return took, sum(segment.bytes for segment in found)
 
 
-def produce_one(producer: Producer, topic: str, number: int, noise: bytes, size: int) -> None:
-    at = number * 61 % (len(noise) - size)
+def produce_one(producer: Producer, topic: str, number: int, size: int) -> None:
     half = size // 2
-    value = noise[at : at + half] + b'{"status": "shipped", "amount": 1}'.ljust(size - half, b".")
-    headers = [("trace", noise[at : at + 16]), ("kind", b"order")]
+    value = NOISE.randbytes(half) + b'{"status": "shipped", "amount": 1}'.ljust(size - half, b".")
+    headers = [("trace", NOISE.randbytes(16)), ("kind", b"order")]
     while True:
         try:
             return producer.produce(topic, value, b"key-%d" % number, number % PARTITIONS, headers=headers)
@@ -194,15 +200,8 @@ def of_one_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def shuffled(leg: Leg) -> list[Outcome]:
     """(a) Shuffle and sort. The key is chosen by its hash, since hashing 0..3 puts several partitions into one task."""
-    task_of = {p: int_hashing_to(leg.scene.spark, p) for p in range(PARTITIONS)}
-    key = F.create_map(*[F.lit(n) for pair in task_of.items() for n in pair])[F.col("partition")]
+    key = F.create_map(*[F.lit(n) for pair in leg.scene.keys.items() for n in pair])[F.col("partition")].cast("int")
     return leg.send(leg.bronze().repartition(PARTITIONS, key).sortWithinPartitions("partition", "offset"))
-
-
-def int_hashing_to(spark: SparkSession, bucket: int) -> int:
-    found = spark.range(64).where(F.pmod(F.hash(F.col("id").cast("int")), F.lit(PARTITIONS)) == bucket).first()
-    assert found
-    return int(found["id"])
 
 
 def placed(leg: Leg) -> list[Outcome]:
@@ -262,6 +261,7 @@ def measure_fanout(scene: Scene, rounds: int) -> Figures:
     folder = tables.root / "tables" / "bronze" / "src__orders"
     segments = BronzeFiles(folder).segments()
     say(f"bronze: {len(segments)} files, {sum(s.bytes for s in segments) >> 20} MiB")
+    assert len(scene.keys) == PARTITIONS
     rates: dict[str, list[int]] = {name: [] for name in WAYS}
     for number in range(rounds + 1):  # the first round warms the JVM and is not counted
         for name, way in WAYS.items():
@@ -326,10 +326,9 @@ SETTINGS: dict[str, dict[str, str]] = {
     "FileSystem-based checkpoint manager": MANAGER,
     "no version checksum": NO_VERSION_CHECKSUM,
     "raw, manager": {**RAW, **MANAGER},
-    "all": {**RAW, **MANAGER, **NO_VERSION_CHECKSUM},
 }
-WARM_SECONDS = 25
-MEASURED_SECONDS = 20
+WARM_BATCHES = 10
+MEASURED_BATCHES = 20
 
 
 @dataclass
@@ -337,7 +336,6 @@ class Probe:
     """Watches a run from inside: the queries' own progress, and every process that the JVM starts (a JFR event)."""
 
     root: Path
-    begun: float = field(default_factory=time.monotonic)
     since: str = ""
     recording: Any = None
     versions: Counter[str] = field(default_factory=Counter)
@@ -345,16 +343,19 @@ class Probe:
 
     def __call__(self, run: Relaying) -> None:
         spark = SparkSession(SparkContext._active_spark_context)  # noqa: SLF001
-        elapsed = time.monotonic() - self.begun
-        if elapsed > WARM_SECONDS and self.recording is None:
-            self.since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-            self.versions = self._versions()
-            self.recording = spark._jvm.jdk.jfr.Recording()  # noqa: SLF001
-            self.recording.enable("jdk.ProcessStart")
-            self.recording.start()
-        elif elapsed > WARM_SECONDS + MEASURED_SECONDS and not self.figures:
+        done = [len(progress_of(query)) for query in spark.streams.active if ".ingest." in query.name]
+        if done and done[0] >= WARM_BATCHES and self.recording is None:
+            self._begin(spark)
+        elif done and done[0] >= WARM_BATCHES + MEASURED_BATCHES and not self.figures:
             self.figures = self._figures(spark)
             run.stopping.set()
+
+    def _begin(self, spark: SparkSession) -> None:
+        self.since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        self.versions = self._versions()
+        self.recording = spark._jvm.jdk.jfr.Recording()  # noqa: SLF001
+        self.recording.enable("jdk.ProcessStart")
+        self.recording.start()
 
     def _versions(self) -> Counter[str]:
         logs = (self.root / "tables").glob("*/*/_delta_log/*.json")
@@ -371,19 +372,22 @@ class Probe:
         }
 
     def _durations(self, query: Any) -> Figures:
-        """Medians over the batches that had data; `addBatch` is the append, or the fan-out round."""
-        progress = [json.loads(p.json) if hasattr(p, "json") else p for p in query.recentProgress]
-        measured = [p["durationMs"] for p in progress if p["timestamp"] >= self.since and p["numInputRows"] >= 0]
-        full = [d for d in measured if "addBatch" in d]
-        parts = {name: statistics.median(d.get(name, 0) for d in full) for name in full[0]}
-        return {"batches": len(full), **{name: parts[name] for name in sorted(parts, key=parts.__getitem__, reverse=True)}}
+        """Medians in ms; `addBatch` is the append, or for fan-out the round."""
+        measured = [p["durationMs"] for p in progress_of(query) if p["timestamp"] >= self.since]
+        names = sorted({name for durations in measured for name in durations})
+        return {"batches": len(measured), **{n: statistics.median(d.get(n, 0) for d in measured) for n in names}}
 
     def _started(self, spark: SparkSession) -> Counter[str]:
-        path = spark._jvm.java.nio.file.Paths.get(str(self.root / "forks.jfr"), spark._gateway.new_array(spark._jvm.String, 0))  # noqa: SLF001
+        path = spark._jvm.java.io.File(str(self.root / "forks.jfr")).toPath()  # noqa: SLF001
         self.recording.stop()
         self.recording.dump(path)
         events = spark._jvm.jdk.jfr.consumer.RecordingFile.readAllEvents(path)  # noqa: SLF001
         return Counter(event.getString("command").split()[0].rpartition("/")[2] for event in events)
+
+
+def progress_of(query: Any) -> list[Figures]:
+    """Of the batches that ran."""
+    return [p for p in query.recentProgress if "addBatch" in p["durationMs"]]
 
 
 def small_batches(name: str, root: Path, source: LabCluster, target: LabCluster) -> Figures:
@@ -406,9 +410,9 @@ def small_batches(name: str, root: Path, source: LabCluster, target: LabCluster)
 
 
 def feed(source: LabCluster, topic: str, stop: threading.Event) -> None:
-    producer, noise = Producer(source.client_config()), random.Random(1).randbytes(1 << 16)
+    producer = Producer(source.client_config())
     for number in itertools.count():
-        produce_one(producer, topic, number, noise, 1000)
+        produce_one(producer, topic, number, 1000)
         producer.poll(0)
         if stop.wait(0.02):
             break

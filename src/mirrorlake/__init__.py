@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 READING_ORDER = (
     "errors",  # what can go wrong; the type says whether trying again helps
+    "failpoints",  # where tests let a process die
     "records",  # the words: topic-partitions, runs of offsets, table schemas
     "provenance",  # one header that says where a record came from
     "names",  # topic <-> table, source topic <-> target topic

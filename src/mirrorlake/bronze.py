@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SourceLoss
+from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
 from mirrorlake.streams import StreamId
@@ -153,16 +154,16 @@ class Ingest:
     tables: Tables
     source: Cluster
     topic_ids: dict[str, str] = field(default_factory=dict)
-    on_batch: Callable[[int], None] = lambda _records: None
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch: know the topics' ids, then append."""
+        hit("batch-begun")
         self._learn_topic_ids()
         shaped = shape_bronze(frame, self.topic_ids, batch_id)
         if frame.rdd.getNumPartitions() > MAX_FILES_PER_BATCH:
             shaped = shaped.coalesce(MAX_FILES_PER_BATCH)
         self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id)
-        self.on_batch(batch_id)
+        hit("bronze-committed")
 
     def _learn_topic_ids(self) -> None:
         names = self.spec.topics or spec_topics(self.spec, self.source.topic_names())

@@ -14,7 +14,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console, Group
 from rich.live import Live
@@ -320,7 +319,8 @@ def audit(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: As
 
 def print_report(report: Any) -> None:
     verdict = "[green]equal[/green]" if report.ok else "[red]findings[/red]"
-    compared = ", ".join(f"{side} {count:,}" for side, count in report.to_json()["compared"].items())
+    sides = {"source": report.compared.source, "bronze": report.compared.bronze, **report.compared.targets}
+    compared = ", ".join(f"{side} {count:,}" for side, count in sides.items())
     out.print(f"flow {report.flow}: {verdict}; {report.partitions} partitions; records compared: {compared}")
     shown = [finding for finding in report.findings if finding.fails] or report.findings
     if shown:
@@ -426,17 +426,9 @@ def cell(value: Any) -> Text:
 def main() -> None:
     """Run the command; our errors become one paragraph and the design's exit code."""
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Exit as left:
-        code = left.exit_code
-    except click.ClickException as wrong:
-        wrong.show()
-        code = 2
-    except (click.Abort, KeyboardInterrupt):
-        code = 0
+        app()  # ends the process by itself, with 2 after wrong use
     except MirrorlakeError as fault:
-        code = report_fault(fault)
-    sys.exit(code or 0)
+        sys.exit(report_fault(fault))
 
 
 def report_fault(fault: MirrorlakeError) -> int:

@@ -12,8 +12,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from threading import Event, RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -27,15 +29,16 @@ from mirrorlake.errors import (
     Transient,
     Undeliverable,
 )
+from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
 from mirrorlake.ledger import BASELINE, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.recovery import Log, Recovered, recover
-from mirrorlake.tables import BronzeFiles, Segment, read_ordered
+from mirrorlake.tables import RECORD_COLUMNS, BronzeFiles, Segment, read_ordered
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 STABLE_SECONDS = 2.0
 
@@ -107,30 +110,165 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
     )
 
 
-# --- in the tasks ---
+# --- reading bronze, and sending it from the tasks ---
 
 
-def run_files(spark: SparkSession, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
-    """One Spark task for each list of slices; the Python worker reads the Parquet files itself."""
+class Bronze(Protocol):
+    """The bronze table as the fan-out needs it."""
 
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        refuse_retries()
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                yield from as_rows(deliver(errand, [(s, _reader(s)) for s in tasks[number]]))
+    def refresh(self) -> int:
+        """Pin the newest version; returns it."""
 
-    count = len(tasks)
-    rows = spark.range(0, count, 1, count).mapInArrow(work, "outcome string").collect()
-    return [Outcome.from_json(json.loads(row["outcome"])) for row in rows]
+    def see(self, frame: DataFrame) -> None:
+        """Learn what a commit of the followed stream added."""
+
+    def segments(self) -> list[Segment]: ...
+
+    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
+        """The records of [first, until), in offset order."""
+
+    def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        """Deliver the slices, a Spark task for each list."""
+
+
+class BronzeInFolder:
+    """Parquet files that the Python workers open themselves: records do not pass through the JVM again."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._files = BronzeFiles(folder)
+
+    def refresh(self) -> int:
+        return self._files.refresh()
+
+    def see(self, frame: DataFrame) -> None:
+        """The log says it already."""
+
+    def segments(self) -> list[Segment]:
+        return self._files.segments()
+
+    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
+        held = (s for s in self.segments() if s.source == source and s.last_offset >= first and s.first_offset < until)
+        return read_ordered(list(held), first, until)
+
+    def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            refuse_retries()
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    yield as_rows(deliver(errand, [(s, _reader(s)) for s in tasks[number]]))
+
+        count = len(tasks)
+        return outcomes_of(self._spark.range(0, count, 1, count).mapInArrow(work, OUTCOMES).collect())
 
 
 def _reader(slice_: Slice) -> Callable[[], Iterable[pa.RecordBatch]]:
     return lambda: read_ordered(slice_.segments, slice_.first, slice_.until)
 
 
-def as_rows(outcomes: Sequence[Outcome]) -> Iterator[pa.RecordBatch]:
+class BronzeInCatalog:
+    """Governed storage: only Spark may read, so rows are shuffled to their task, sorted, and handed over by Arrow."""
+
+    _AVERAGE_BYTES = 1000  # of a record, for planning; sizes would need the values themselves
+
+    def __init__(self, spark: SparkSession, identifier: str) -> None:
+        self._spark = spark
+        self._identifier = identifier
+        self._version = self._newest()
+        self._segments = self._ranges(self._at_version())
+
+    def _newest(self) -> int:
+        return int(self._spark.sql(f"DESCRIBE HISTORY {self._identifier} LIMIT 1").collect()[0]["version"])
+
+    def _at_version(self) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {self._identifier} VERSION AS OF {self._version}")  # noqa: S608
+
+    def refresh(self) -> int:
+        self._version = self._newest()
+        return self._version
+
+    def see(self, frame: DataFrame) -> None:
+        self._segments += self._ranges(frame)
+
+    def _ranges(self, frame: DataFrame) -> list[Segment]:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        rows = frame.groupBy(*SOURCE_COLUMNS).agg(
+            F.min("offset").alias("first"), F.max("offset").alias("last"), F.count("*").alias("records")
+        )
+        return [
+            Segment(
+                "", SourcePartition(row["topic"], row["topic_id"], row["partition"]), row["first"], row["last"],
+                row["records"], row["records"] * self._AVERAGE_BYTES, alone=False,
+            )
+            for row in rows.collect()
+        ]  # fmt: skip
+
+    def segments(self) -> list[Segment]:
+        return list(self._segments)
+
+    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
+        frame = self._at_version().where(_is_slice(source, first, until)).orderBy("offset")
+        return (batch for batch in frame.select(*RECORD_COLUMNS).toArrow().to_batches() if batch.num_rows)
+
+    def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        slices = {slice_.source: slice_ for task in tasks for slice_ in task}
+
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            refuse_retries()
+            for source, held in by_source(batches):
+                yield as_rows(deliver(errand, [(slices[source], partial(iter, held))]))
+
+        conditions = [_is_slice(s.source, s.first, s.until) for s in slices.values()]
+        frame = self._at_version().where(" OR ".join(conditions)).repartition(len(tasks), *SOURCE_COLUMNS)
+        ordered = frame.sortWithinPartitions(*SOURCE_COLUMNS, "offset").select(*SOURCE_COLUMNS, *RECORD_COLUMNS)
+        return outcomes_of(ordered.mapInArrow(work, OUTCOMES).collect())
+
+
+SOURCE_COLUMNS = ("topic", "topic_id", "partition")
+OUTCOMES = "outcome string"
+
+
+def _is_slice(source: SourcePartition, first: int, until: int) -> str:
+    """A condition in SQL; topics and their ids are made of letters, digits, dots, dashes and underscores only."""
+    return (
+        f"(topic = '{source.topic}' AND topic_id = '{source.topic_id}' AND partition = {source.partition} "
+        f"AND offset >= {first} AND offset < {until})"
+    )
+
+
+def by_source(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[SourcePartition, list[pa.RecordBatch]]]:
+    """Sorted rows cut where the source partition changes."""
+    current: SourcePartition | None = None
+    held: list[pa.RecordBatch] = []
+    for source, piece in (cut for batch in batches for cut in _cuts(batch)):
+        if held and source != current:
+            yield current, held  # type: ignore[misc]
+            held = []
+        current = source
+        held.append(piece)
+    if held and current is not None:
+        yield current, held
+
+
+def _cuts(batch: pa.RecordBatch) -> Iterator[tuple[SourcePartition, pa.RecordBatch]]:
+    keys = list(zip(*(batch[column].to_pylist() for column in SOURCE_COLUMNS), strict=True))
+    begin = 0
+    for row in range(1, len(keys) + 1):
+        if row == len(keys) or keys[row] != keys[begin]:
+            yield SourcePartition(*keys[begin]), batch.slice(begin, row - begin).select(RECORD_COLUMNS)
+            begin = row
+
+
+def as_rows(outcomes: Sequence[Outcome]) -> pa.RecordBatch:
     texts = [json.dumps(outcome.to_json()) for outcome in outcomes]
-    yield pa.RecordBatch.from_pydict({"outcome": pa.array(texts, pa.string())})
+    return pa.RecordBatch.from_pydict({"outcome": pa.array(texts, pa.string())})
+
+
+def outcomes_of(rows: Iterable[Any]) -> list[Outcome]:
+    return [Outcome.from_json(json.loads(row["outcome"])) for row in rows]
 
 
 def refuse_retries() -> None:
@@ -186,9 +324,8 @@ class Backoff:
 class FanOut:
     """One target of one bronze table."""
 
-    spark: SparkSession
     errand: Errand
-    files: BronzeFiles
+    bronze: Bronze
     cluster: Cluster
     ledger: LedgerWriter
     book: Book
@@ -227,7 +364,7 @@ class FanOut:
         """One round; true when nothing is left to send."""
         if not self._recovered:
             self.recover()
-        self.files.refresh()
+        self.bronze.refresh()
         self._begin_new_partitions()
         due = self._due()
         if not due:
@@ -254,7 +391,7 @@ class FanOut:
 
     def behind(self) -> int:
         """How many records of bronze are still to be sent, as far as was looked."""
-        held = due_segments(self.files.segments(), self.book.positions)
+        held = due_segments(self.bronze.segments(), self.book.positions)
         return sum(
             min(segment.records, segment.last_offset + 1 - self.book.positions[source].next_offset)
             for source, segments in held.items()
@@ -263,7 +400,7 @@ class FanOut:
 
     def _due(self) -> list[Due]:
         """What may go out now. Incarnations of a topic share a target partition: the elder goes first, alone."""
-        held = due_segments(self.files.segments(), self.book.positions)
+        held = due_segments(self.bronze.segments(), self.book.positions)
         elders: dict[TopicPartition, Due] = {}
         for source, position in self.book.positions.items():
             if source in held and not self.paused(source.topic):
@@ -281,7 +418,7 @@ class FanOut:
 
     def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         try:
-            return run_files(self.spark, self.errand, tasks)
+            return self.bronze.send(self.errand, tasks)
         except Exception as error:
             raise self._task_fault(error) from error
 
@@ -296,6 +433,7 @@ class FanOut:
     def _settle(self, tasks: Sequence[Sequence[Slice]], outcomes: Sequence[Outcome]) -> int:
         """Write down what was delivered, first of all; then say what was not."""
         slices = {slice_.source: slice_ for task in tasks for slice_ in task}
+        hit("settled")
         proven = [outcome for outcome in outcomes if not outcome.error]
         for outcome in proven:
             self._record(outcome, slices[outcome.source].until)
@@ -362,13 +500,14 @@ class FanOut:
     def _begin_new_partitions(self) -> None:
         """A baseline for every source partition seen for the first time, committed before its first record goes out."""
         firsts: dict[SourcePartition, int] = {}
-        for segment in self.files.segments():
+        for segment in self.bronze.segments():
             if segment.source not in self.book.positions:
                 firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
         entries = [entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))]
         if entries:
             self.ledger.add(entries)
             self.ledger.flush()
+            hit("baseline-committed")
         for entry in entries:
             self.book.apply(entry)
 
@@ -412,6 +551,7 @@ class FanOut:
         if self.book.positions:
             self._check_topic_ids()
             for found in self._recover_all():
+                hit("tail-read")
                 self._take(found)
             self.ledger.flush()
         self._recovered = True
@@ -457,11 +597,8 @@ class FanOut:
         )
 
     def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
-        held = [
-            segment for segment in self.files.segments() if segment.source == source and segment.last_offset >= first
-        ]
-        end = until if until is not None else max((s.last_offset for s in held), default=first) + 1
-        return read_ordered(held, first, end)
+        held = (segment.last_offset for segment in self.bronze.segments() if segment.source == source)
+        return self.bronze.read(source, first, max(held, default=first - 1) + 1 if until is None else until)
 
     def _take(self, found: Recovered) -> None:
         for outcome in found.outcomes:
@@ -511,6 +648,8 @@ class Clock:
     """Where the stream of a bronze table is looked at, and how often."""
 
     identifier: str
+    path: str | None
+    """The table's folder; None where it is known by name only."""
     checkpoint: str
     name: str
     starting_version: int
@@ -520,24 +659,21 @@ class Clock:
 def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Callable[[Exception], None]) -> Any:
     """Follow the bronze table: every commit makes the fan-out look. Returns the StreamingQuery."""
 
-    def on_commit(_frame: Any, _batch_id: int) -> None:
+    def on_commit(frame: DataFrame, _batch_id: int) -> None:
         try:
+            fan_out.bronze.see(frame)
             fan_out.deliver()
         except Exception as error:
             # The query would wrap it in text; the runner wants the type.
             failed(error)
             raise
 
-    stream = (
-        spark.readStream.option("startingVersion", clock.starting_version)
-        .option("skipChangeCommits", "true")
-        .table(clock.identifier)
-        if not clock.identifier.startswith("delta.`")
-        else spark.readStream.format("delta")
+    reader = (
+        spark.readStream.format("delta")
         .option("startingVersion", clock.starting_version)
         .option("skipChangeCommits", "true")
-        .load(clock.identifier.removeprefix("delta.`").rstrip("`"))
     )
+    stream = reader.load(clock.path) if clock.path else reader.table(clock.identifier)
     return (
         stream.writeStream.foreachBatch(on_commit)
         .queryName(clock.name)

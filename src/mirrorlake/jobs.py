@@ -26,5 +26,8 @@ def on_databricks(config: Config, catalog: str, volume: str) -> Config:
 
 
 def relay_job(arguments: Sequence[str] | None = None) -> None:
+    from pyspark.sql import SparkSession
+
     asked = parse_arguments(arguments)
-    Run(on_databricks(load(asked.config), asked.catalog, asked.volume), say=print)()
+    config = on_databricks(load(asked.config), asked.catalog, asked.volume)
+    Run(config, say=print, spark=SparkSession.builder.getOrCreate())()

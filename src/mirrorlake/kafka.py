@@ -44,6 +44,9 @@ _ACCESS = {
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _T = TypeVar("_T")
 
+QUIET = {"log_level": "0"}
+"""What librdkafka would print to stderr reaches us through callbacks and errors."""
+
 
 @dataclass(frozen=True)
 class TopicInfo:
@@ -85,7 +88,7 @@ class Cluster:
     def admin(self) -> AdminClient:
         # Kept for the object's life: a collected AdminClient fails its pending futures.
         if self._admin is None:
-            self._admin = AdminClient({**self.config, "error_cb": self._errors.append})
+            self._admin = AdminClient({**self.config, **QUIET, "error_cb": self._errors.append})
         return self._admin
 
     def _ask(self, what: str, call: Callable[[], _T]) -> _T:
@@ -208,6 +211,7 @@ class Cluster:
         consumer = Consumer(
             {
                 **self.config,
+                **QUIET,
                 "group.id": "mirrorlake-reader",
                 "enable.auto.commit": "false",
                 "enable.partition.eof": "true",

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 
+from mirrorlake.failpoints import hit
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
 from mirrorlake.tables import Tables
 
@@ -209,7 +210,9 @@ class LedgerWriter:
         at = self._clock()
         try:
             rows = [entry.row(at) for entry in entries]
+            hit("ledger-before-commit")
             self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER))
+            hit("ledger-after-commit")
         except Exception as error:
             # Kept for the next caller: a ledger that cannot be written stops the flow.
             self._failure = error

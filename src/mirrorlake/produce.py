@@ -8,7 +8,6 @@ guessed: the driver recovers.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirrorlake.clusters import resolved
 from mirrorlake.errors import DeliveryDoubt, MirrorlakeError
-from mirrorlake.kafka import Cluster, translate
+from mirrorlake.failpoints import hit
+from mirrorlake.kafka import QUIET, Cluster, translate
 from mirrorlake.lease import mark_producing
 from mirrorlake.provenance import (
     HEADER,
@@ -234,9 +234,7 @@ class Sender:
         config = resolved(errand.producer_config)
         self.cluster = Cluster(errand.target, resolved(errand.client_config))
         self.failure: KafkaError | None = None
-        self.producer = Producer(
-            {**config, "on_delivery": self._on_delivery, "error_cb": self._on_error, "logger": _quiet()}
-        )
+        self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
 
     def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
         # Only errors are reported. The first is the cause, those after it are its consequence.
@@ -285,13 +283,6 @@ class Sender:
     def discard(self) -> None:
         """Nothing that still waits may be sent later: after doubt, only recovery decides what goes."""
         self.producer.purge(in_queue=True, in_flight=True, blocking=True)
-
-
-def _quiet() -> logging.Logger:
-    """librdkafka warns at every start that the gapless guarantee is experimental; errors come through callbacks."""
-    logger = logging.getLogger("mirrorlake.librdkafka")
-    logger.setLevel(logging.CRITICAL)
-    return logger
 
 
 class Deadline:
@@ -350,10 +341,13 @@ def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]])
             slice_.source: _send_slice(errand, sender, slice_, batches, outcomes[slice_.source], deadline)
             for slice_, batches in work
         }
+        hit("all-sent")
         sender.flush(deadline)
+        hit("acknowledged")
         after = sender.cluster.log_ends([slice_.target for slice_, _ in work])
         for slice_, _ in work:
             _prove(errand, sender.cluster, slice_, offsets[slice_.source], before, after, outcomes[slice_.source])
+        hit("proven")
     except (KafkaException, MirrorlakeError) as error:
         drop_sender(errand)  # nothing that waits in it may be sent later
         said = str(_translated(errand, error))
@@ -404,6 +398,7 @@ def _send_slice(
             outgoing = outgoing.before(stop_at)
         if outgoing.offsets:
             sender.send(slice_.target, outgoing, deadline)
+            hit("batch-sent")
             offsets += note(outgoing, outcome)
         if stop_at is not None:
             break

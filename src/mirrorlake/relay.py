@@ -25,7 +25,7 @@ from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Flow, Target
 from mirrorlake.control import Pauses
 from mirrorlake.errors import SourceLoss
-from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
+from mirrorlake.fanout import Bronze, BronzeInCatalog, BronzeInFolder, Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
@@ -108,7 +108,7 @@ class Relay:
         properties = bronze_properties(storage.codec, storage.deleted_file_retention_hours)
         self.world.tables.ensure(self.spec.table, BRONZE, properties)
         self.ingest = self._make_ingest()
-        self._meet_losses(self.ingest.losses())
+        self.meet_losses()
 
     @property
     def source(self) -> Cluster:
@@ -151,8 +151,10 @@ class Relay:
     def _wrote(self, stream: StreamId) -> bool:
         return self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None
 
-    def _meet_losses(self, losses: list[Loss]) -> None:
-        """Never silent: each loss is an incident; the flow's policy says whether to go on."""
+    def meet_losses(self) -> None:
+        """Never silent: what the source dropped unread is an incident; the flow's policy says whether to go on."""
+        assert self.ingest is not None  # noqa: S101
+        losses = self.ingest.losses()
         if not losses:
             return
         writings = Writings(self.world, self.flow.name)
@@ -189,7 +191,7 @@ class Relay:
         ]
 
     def _starting_offsets(self) -> str:
-        """Where a new checkpoint begins: where we stood before a loss, else at bronze's own end, else at the flow's start."""
+        """Where a new checkpoint begins: where we stood before a loss, else bronze's own end, else the flow's start."""
         partitions = self.source_partitions()
         seed = self._bronze_positions() if self._seed is None else self._seed
         if seed or self._seed is not None:
@@ -229,14 +231,11 @@ class Relay:
 
     def make_fan_out(self, target: Target) -> FanOut:
         errand = self._errand(target)
-        folder = self.world.tables.folder(self.spec.table)
-        assert folder is not None  # noqa: S101
         writings = Writings(self.world, self.flow.name)
         ledger_name = self.world.ops("ledger")
         fan_out = FanOut(
-            self.world.spark,
             errand,
-            BronzeFiles(folder),
+            self._bronze(),
             self.world.clusters[target.cluster],
             self.ledger,
             fold(
@@ -256,6 +255,13 @@ class Relay:
         )
         self.fan_outs[target.cluster] = fan_out
         return fan_out
+
+    def _bronze(self) -> Bronze:
+        """Files where Python may open them, unless the flow asks for Spark's reader."""
+        folder, reader = self.world.tables.folder(self.spec.table), self.flow.fanout.reader
+        if folder is None or reader == "spark":
+            return BronzeInCatalog(self.world.spark, self.world.tables.identifier(self.spec.table))
+        return BronzeInFolder(self.world.spark, folder)
 
     def _takes(self, topic: str) -> bool:
         return bool(spec_topics(self.spec, [topic]))
@@ -298,11 +304,13 @@ class Relay:
         target = fan_out.errand.target
         stream = current(self.world.checkpoints, self.flow.name, "fanout", f"{self.spec.table}.{target}")
         claim(stream, self.world.checkpoints, {"flow": self.flow.name, "target": target})
+        folder = self.world.tables.folder(self.spec.table)
         clock = Clock(
             self.world.tables.identifier(self.spec.table),
+            str(folder) if folder else None,
             str(stream.checkpoint(self.world.checkpoints)),
             stream.name,
-            fan_out.files.refresh(),
+            fan_out.bronze.refresh(),
             self.flow.fanout.trigger_seconds,
         )
         self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, self.failures.append)
@@ -324,11 +332,19 @@ class Relay:
 
     # --- watching ---
 
+    def query_failures(self) -> list[Exception]:
+        """What ended queries that should run."""
+        queries = [self.ingest_query, *self.fan_out_queries.values()]
+        ended = [query.exception() for query in queries if query is not None and not query.isActive]
+        return [failure for failure in ended if failure is not None]
+
     def lag_samples(self) -> pa.Table:
         assert self.ingest is not None  # noqa: S101
         ingested = read_positions(self.ingest.checkpoint)
         targets = {
-            name: target_positions(fan_out.book, bronze_ends(fan_out.files.segments()), ingested, self.ingest.topic_ids)
+            name: target_positions(
+                fan_out.book, bronze_ends(fan_out.bronze.segments()), ingested, self.ingest.topic_ids
+            )
             for name, fan_out in self.fan_outs.items()
         }
         committed = self.flow.isolation == "read_committed"

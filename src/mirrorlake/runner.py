@@ -6,10 +6,10 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from mirrorlake import control
 from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import DataAtRisk, MirrorlakeError, Transient
+from mirrorlake.fanout import last_line
 from mirrorlake.lease import Lease, await_no_producers, hold, producer_lock_path
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
@@ -34,6 +35,9 @@ from mirrorlake.world import (
     spark_session,
     storage_root,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # --- run ---
 
@@ -61,6 +65,8 @@ class Run:
     for_seconds: float | None = None
     say: Say = silent
     watch: Callable[[list[Snapshot]], None] = lambda _snapshots: None
+    spark: SparkSession | None = None
+    """The session to use, a notebook's or Databricks'; without one we start our own, and stop it at the end."""
     stopping: threading.Event = field(default_factory=threading.Event)
     on_spark: Callable[[], None] = lambda: None
     """Called when Spark runs: it takes the signal handlers for itself, and the caller may want them back."""
@@ -75,8 +81,7 @@ class Run:
         with contextlib.ExitStack() as stack:
             leases = {flow.name: stack.enter_context(hold(root, flow.name)) for flow in flows}
             secrets = stack.enter_context(secrets_folder(self.config))
-            spark = spark_session(self.config, root, self.say)
-            stack.callback(spark.stop)
+            spark = self.spark or stack.enter_context(self._own_spark(root))
             self.on_spark()
             world = World(
                 self.config,
@@ -89,6 +94,14 @@ class Run:
             )
             ensure_ops(world.tables, self.config.storage.ops_schema)
             self._run_relays(world, flows, leases)
+
+    @contextlib.contextmanager
+    def _own_spark(self, root: Path) -> Iterator[SparkSession]:
+        spark = spark_session(self.config, root, self.say)
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
     def _options(self, secrets: Path) -> dict[str, dict[str, str]]:
         return {
@@ -139,8 +152,7 @@ class Run:
     def _drain(self, relays: Sequence[Relay]) -> None:
         """Ingest what is there, then send all of it, and end."""
         for relay in relays:
-            while relay.ingest_query.isActive and not self.stopping.is_set():
-                relay.ingest_query.awaitTermination(1)
+            while relay.ingest_query.isActive and not self.stopping.wait(0.1):
                 self._show(relays)
             self._raise_failures(relays)
             self._deliver_all(relay, relays)
@@ -189,18 +201,14 @@ class Run:
 
     def _raise_failures(self, relays: Sequence[Relay]) -> None:
         for relay in relays:
-            for failure in relay.failures:
-                raise failure
-            for query in [relay.ingest_query, *relay.fan_out_queries.values()]:
-                if query is not None and not query.isActive and query.exception() is not None:
-                    raise self._query_failure(relay, query)
+            for failure in [*relay.failures, *relay.query_failures()]:
+                raise failure if isinstance(failure, MirrorlakeError) else self._explained(relay, failure)
 
-    def _query_failure(self, relay: Relay, query: Any) -> MirrorlakeError:
+    def _explained(self, relay: Relay, failure: Exception) -> MirrorlakeError:
         """A query that ended without one of our errors: look first whether the source lost something."""
-        assert relay.ingest is not None  # noqa: S101
-        relay._meet_losses(relay.ingest.losses())  # noqa: SLF001
+        relay.meet_losses()
         return DataAtRisk(
-            f"flow {relay.flow.name}: query {query.name} ended: {str(query.exception()).splitlines()[0][:500]}",
+            f"flow {relay.flow.name}, table {relay.spec.table}: a query ended: {last_line(failure)}",
             f"see {relay.world.root / 'logs' / 'spark.log'}; run again: it goes on where it stopped",
         )
 

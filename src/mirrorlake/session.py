@@ -100,6 +100,7 @@ def start(options: Mapping[str, str], logs: Path) -> SparkSession:
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "log4j2.properties").write_text(log4j(logs))
     # Workers must be this interpreter, with our packages.
+    os.environ["MIRRORLAKE_DRIVER_PID"] = str(os.getpid())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder
     for key, value in options.items():

@@ -1,0 +1,99 @@
+"""`mirrorlake run` as a user starts it: progress, clean stop, restart, pause, new topics, lag."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+
+from harness import Flow, Records, by_partition, count, finish, wait_until
+from pyspark.sql import SparkSession
+
+from mirrorlake import control, inspection
+
+
+def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    sent = records.numbered(600, 2)
+    records.create("source", topic, 2)
+    records.send("source", topic, sent[:200])
+    flow = make_flow([topic], ["target", "hubs"])
+    running = flow.start("--log-format", "json")
+    wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records")
+    records.send("source", topic, sent[200:400])
+    wait_until(lambda: records.arrived("hubs", f"source.{topic}", 400), "records sent while it ran")
+    running.send_signal(signal.SIGTERM)
+    code, said = finish(running)
+    assert code == 0, said
+    assert all(json.loads(line) for line in said.splitlines() if line.startswith("{"))
+    records.send("source", topic, sent[400:])
+    flow.run_once()
+    for target in ("target", "hubs"):
+        assert records.read(target, f"source.{topic}") == by_partition(sent)
+    assert flow.audit().ok
+
+
+def test_new_topics_and_partitions_are_relayed_without_a_restart_and_a_pause_holds_only_what_it_names(
+    make_flow: Callable[..., Flow], records: Records, topic: str, spark: SparkSession
+) -> None:
+    first, second = f"{topic}.first", f"{topic}.second"
+    records.create("source", first)
+    records.send("source", first, records.numbered(20))
+    flow = make_flow([], ["target", "hubs"], patterns=[f"{topic}\\..*"])
+    running = flow.start()
+    try:
+        wait_until(lambda: records.arrived("target", f"source.{first}", 20), "the first topic")
+        control.pause(flow.root, flow.name, control.Pause("hubs", None))
+        records.create("source", second, 2)
+        records.send("source", second, records.numbered(40, 2))
+        wait_until(lambda: records.arrived("target", f"source.{second}", 40), "the second topic")
+        assert not records.cluster("hubs").describe([f"source.{second}"]) or not count(
+            records.read("hubs", f"source.{second}")
+        )
+        status = inspection.read_status(flow.config(), flow.root)[0]
+        assert (status["state"], status["paused"]) == ("running", [{"target": "hubs", "topic": None}])
+        control.resume(flow.root, flow.name, None, None)
+        wait_until(lambda: records.arrived("hubs", f"source.{second}", 40), "what was paused")
+        records.cluster("source").grow_topic(first, 3)
+        wait_until(lambda: records.cluster("source").describe([first])[first].partitions == 3, "growth")
+        records.send("source", first, records.numbered(30, 3, first=1))
+        wait_until(lambda: records.arrived("target", f"source.{first}", 50), "the new partitions")
+    finally:
+        running.send_signal(signal.SIGINT)
+        code, said = finish(running)
+    assert code == 0, said
+    assert records.read("target", f"source.{first}") == records.read("source", first)
+    tables = {row["table_name"] for row in lag_rows_of_views(flow, spark, first, second)}
+    assert tables == {first, second}
+
+
+def lag_rows_of_views(flow: Flow, spark: SparkSession, *topics: str) -> list[dict[str, str]]:
+    """A view for each topic over the shared table, by the name that its own table would have."""
+    from mirrorlake.names import table_name
+    from mirrorlake.tables import FolderTables
+
+    inspection.register(spark, flow.config(), FolderTables(flow.root))
+    names = [table_name("bronze.{source}__{topic}", "source", topic) for topic in topics]
+    return [
+        {"table_name": row["topic"]}
+        for name in names
+        for row in spark.sql(f"SELECT DISTINCT topic FROM {name}").collect()
+    ]
+
+
+def test_lag_is_right_also_when_nothing_runs(
+    make_flow: Callable[..., Flow], records: Records, topic: str, spark: SparkSession
+) -> None:
+    records.create("source", topic, 2)
+    records.send("source", topic, records.numbered(100, 2))
+    flow = make_flow([topic])
+    flow.run_once()
+    rows = inspection.read_lag(flow.config(), spark)
+    assert [(row["partition"], row["lag_records"], row["lag_seconds"]) for row in rows] == [(0, 0, 0.0), (1, 0, 0.0)]
+    records.send("source", topic, records.numbered(30, 2))
+    inspection.read_lag(flow.config(), spark)
+    rows = inspection.read_lag(flow.config(), spark)
+    assert [row["lag_records"] for row in rows] == [15, 15]
+    assert [row["ingest_lag_records"] for row in rows] == [15, 15]
+    assert all(row["lag_seconds"] > 0 for row in rows)

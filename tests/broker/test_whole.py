@@ -1,0 +1,109 @@
+"""Promise A: the target's record equals the source's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from harness import Flow, Record, Records, by_partition
+from pyspark.sql import SparkSession
+
+BIG = bytes(range(256)) * 3600  # 900 kB
+
+AWKWARD = {
+    "a null key": Record(key=None),
+    "an empty key": Record(key=b""),
+    "a null value, a tombstone": Record(value=None),
+    "an empty value": Record(value=b""),
+    "null key and null value": Record(key=None, value=None),
+    "no headers": Record(headers=()),
+    "repeated header names in order": Record(headers=(("a", b"1"), ("b", b"2"), ("a", b"3"))),
+    "a null header value beside an empty one": Record(headers=(("none", None), ("empty", b""))),
+    "a header name beyond ASCII": Record(headers=(("größe", b"1"),)),
+    "a value of 900 kB": Record(value=BIG),
+    "bytes that are no text": Record(value=b"\x00\xff\xfe", key=b"\x80"),
+    "a timestamp in the past": Record(timestamp_ms=1),
+    "a timestamp of 1999": Record(timestamp_ms=915_148_800_000),
+}
+
+
+@pytest.mark.parametrize("targets", [["target", "hubs"]], ids=["two targets"])
+def test_awkward_records_arrive_whole(
+    make_flow: Callable[..., Flow], records: Records, topic: str, targets: list[str]
+) -> None:
+    sent = [record for record in AWKWARD.values()]
+    records.create("source", topic, 3, max_message_bytes="2000000")
+    placed = [Record(r.value, r.key, r.headers, r.timestamp_ms, n % 3) for n, r in enumerate(sent)]
+    records.send("source", topic, placed, **{"message.max.bytes": 2_000_000})
+    flow = make_flow([topic], targets)
+    flow.run_once()
+    for target in targets:
+        assert records.read(target, f"source.{topic}") == by_partition(placed)
+    assert flow.audit().ok
+
+
+@pytest.mark.parametrize("name", ["dots.and.more", "dashes-and-more", "under_scores_", "CamelCase", "a"])
+def test_topic_names_of_every_kind(make_flow: Callable[..., Flow], records: Records, topic: str, name: str) -> None:
+    records.create("source", name)
+    records.send("source", name, records.numbered(10))
+    make_flow([name]).run_once()
+    assert records.read("target", f"source.{name}")[0] == records.numbered(10)
+
+
+@pytest.mark.parametrize("partitions", [1, 16])
+def test_partitions_are_kept(make_flow: Callable[..., Flow], records: Records, topic: str, partitions: int) -> None:
+    sent = records.numbered(400, partitions)
+    records.create("source", topic, partitions)
+    records.send("source", topic, sent)
+    flow = make_flow([topic])
+    flow.run_once()
+    assert records.read("target", f"source.{topic}") == by_partition(sent)
+
+
+def test_log_append_time_is_carried_as_the_record_time(
+    make_flow: Callable[..., Flow], records: Records, topic: str, spark: SparkSession
+) -> None:
+    records.create("source", topic, message_timestamp_type="LogAppendTime")
+    records.send("source", topic, records.numbered(5))
+    flow = make_flow([topic])
+    flow.run_once()
+    assert records.read("target", f"source.{topic}") == records.read("source", topic)
+    types = {row["timestamp_type"] for row in flow.rows(f"bronze.source__{topic.replace('-', '__h')}")}
+    assert types == {1}
+
+
+def test_timestamp_zero_is_listed_as_not_kept(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    """librdkafka cannot send timestamp 0, so the test writes one with a Java-like clock: 1 is kept, 0 would be now."""
+    records.create("source", topic)
+    records.send("source", topic, [Record(timestamp_ms=1), Record(timestamp_ms=2)])
+    flow = make_flow([topic])
+    flow.run_once()
+    assert [r.timestamp_ms for r in records.read("target", f"source.{topic}")[0]] == [1, 2]
+    assert not flow.rows("ops.incidents")
+
+
+def test_a_compacted_topic_with_gaps(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    records.create(
+        "source", topic, cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0.001",
+        delete_retention_ms="600000", max_compaction_lag_ms="1000",
+    )  # fmt: skip
+    for value in range(3):
+        records.send("source", topic, [Record(b"%d" % value, b"k%d" % key) for key in range(20)])
+    flow = make_flow([topic])
+    flow.run_once()
+    assert records.read("target", f"source.{topic}") == records.read("source", topic)
+    assert not flow.rows("ops.incidents")
+
+
+def test_provenance_can_be_turned_off(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    sent = records.numbered(50)
+    records.create("source", topic)
+    records.send("source", topic, sent)
+    flow = make_flow([topic], provenance=False, target={"sole_writer": True})
+    flow.run_once()
+    cluster = records.cluster("target")
+    from mirrorlake.records import TopicPartition
+
+    messages = list(cluster.read_range(TopicPartition(f"source.{topic}", 0), 0, 50))
+    assert [len(message.headers()) for message in messages] == [1] * 50
+    assert flow.audit().ok
