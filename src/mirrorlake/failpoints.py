@@ -1,7 +1,7 @@
 """Named places where a test lets a process die, stop or fail: in the real code path, at no cost when unset.
 
-`MIRRORLAKE_FAIL=<point>:<nth>:<action>` with the actions `kill` (SIGKILL to this process), `kill-driver` (to the runner),
-`stop` (SIGSTOP) and `raise`. The nth hit is counted in each process.
+`MIRRORLAKE_FAIL=<point>:<nth>:<action>` with the actions `kill` (SIGKILL to this process), `kill-driver` (to the
+runner), `stop` (SIGSTOP) and `raise`. The nth hit is counted in each process.
 """
 
 from __future__ import annotations

@@ -138,26 +138,20 @@ def await_no_producers(path: Path, timeout_seconds: float) -> None:
             )
 
 
-_producer_locks: dict[Path, IO[str]] = {}
-
-
-def mark_producing(path: Path, flow: str = "", epoch: int = 0) -> None:
-    """Called in a producing process: hold the shared lock for as long as the process lives.
+@contextlib.contextmanager
+def producing(path: Path, flow: str = "", epoch: int = 0) -> Iterator[None]:
+    """Around all sending of a process: a shared lock, from before the first record to after the last acknowledgement.
 
     With an epoch: a process that the remains of an older runner start late is refused. A new runner writes
     its epoch before it waits for this lock, so either it sees the lock or the process sees the epoch.
     """
-    if path in _producer_locks:
-        return
-    file = _open(path)
-    if not _try_lock(file, fcntl.LOCK_SH):
-        file.close()
-        raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
-    newest = read_holder(path.parent.parent, flow).get("epoch", epoch) if epoch else epoch
-    if newest > epoch:
-        file.close()
-        raise LeaseHeld(f"flow {flow}: epoch {epoch} is over, epoch {newest} runs", "this runner must end")
-    _producer_locks[path] = file
+    with _open(path) as file:
+        if not _try_lock(file, fcntl.LOCK_SH):
+            raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
+        newest = read_holder(path.parent.parent, flow).get("epoch", epoch) if epoch else epoch
+        if newest > epoch:
+            raise LeaseHeld(f"flow {flow}: epoch {epoch} is over, epoch {newest} runs", "this runner must end")
+        yield
 
 
 @contextlib.contextmanager

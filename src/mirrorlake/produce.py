@@ -8,6 +8,7 @@ guessed: the driver recovers.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from mirrorlake.clusters import resolved
 from mirrorlake.errors import DeliveryDoubt, MirrorlakeError
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, Cluster, translate
-from mirrorlake.lease import mark_producing
+from mirrorlake.lease import producing
 from mirrorlake.provenance import (
     HEADER,
     Provenance,
@@ -308,8 +309,6 @@ _senders: dict[tuple[str, str, tuple[tuple[str, str], ...]], Sender] = {}
 
 def sender_for(errand: Errand) -> Sender:
     key = (errand.flow, errand.target, tuple(sorted(errand.producer_config.items())))
-    if errand.lock:
-        mark_producing(Path(errand.lock), errand.flow, errand.epoch)
     if key not in _senders:
         _senders[key] = Sender(errand)
     return _senders[key]
@@ -322,9 +321,10 @@ def drop_sender(errand: Errand) -> None:
 
 
 Batches = Iterable[pa.RecordBatch]
+Work = Sequence[tuple[Slice, Callable[[], Batches]]]
 
 
-def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]]) -> list[Outcome]:
+def deliver(errand: Errand, work: Work) -> list[Outcome]:
     """Send all slices of a task:
 
     1. check that each log ends where it should;
@@ -332,6 +332,11 @@ def deliver(errand: Errand, work: Sequence[tuple[Slice, Callable[[], Batches]]])
     3. flush, with a deadline;
     4. prove what was sent by the log ends, or by reading back.
     """
+    with producing(Path(errand.lock), errand.flow, errand.epoch) if errand.lock else contextlib.nullcontext():
+        return _deliver(errand, work)
+
+
+def _deliver(errand: Errand, work: Work) -> list[Outcome]:
     outcomes = {slice_.source: Outcome(slice_.source) for slice_, _ in work}
     try:
         sender = sender_for(errand)

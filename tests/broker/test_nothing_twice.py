@@ -44,7 +44,7 @@ def test_the_runner_is_killed(flow: Flow, records: Records, topic: str, failpoin
 def test_a_python_worker_is_killed_and_the_runner_recovers(
     flow: Flow, records: Records, topic: str, failpoint: str
 ) -> None:
-    code, said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint}))
+    code, _said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint}))
     if code != 0:
         # Every new worker dies at its first hit, so the runner may lose patience; it must still have lost nothing.
         flow.run_once()

@@ -31,7 +31,7 @@ AWKWARD = {
 def test_awkward_records_arrive_whole(
     make_flow: Callable[..., Flow], records: Records, topic: str, targets: list[str]
 ) -> None:
-    sent = [record for record in AWKWARD.values()]
+    sent = list(AWKWARD.values())
     records.create("source", topic, 3, max_message_bytes="2000000")
     placed = [Record(r.value, r.key, r.headers, r.timestamp_ms, n % 3) for n, r in enumerate(sent)]
     records.send("source", topic, placed, **{"message.max.bytes": 2_000_000})

@@ -15,12 +15,12 @@ from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_
 
 from mirrorlake import errors, fanout
 from mirrorlake.errors import DeliveryDoubt, ExistingRecords, MirrorlakeError, Transient
-from mirrorlake.fanout import Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
+from mirrorlake.fanout import BronzeInFolder, Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import LedgerWriter, Position, fold, read
 from mirrorlake.produce import Errand, Outcome, Shaper, Slice, _checked_ends, _prove, note
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
-from mirrorlake.tables import BronzeFiles, FolderTables, Segment, read_ordered
+from mirrorlake.tables import FolderTables, Segment, read_ordered
 
 SIZE = 100
 
@@ -165,6 +165,33 @@ def test_an_error_of_unknown_kind_is_doubt(text: str) -> None:
 # --- rounds, with tasks that run here ---
 
 
+class BronzeSentHere(BronzeInFolder):
+    """The real folder; what the tasks would do is done here, one after the other, with the list as a producer."""
+
+    def __init__(self, folder: Path, cluster: FakeCluster) -> None:
+        super().__init__(None, folder)  # type: ignore[arg-type]
+        self.cluster: Any = cluster
+
+    def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        return [self._send(errand, slice_) for task in tasks for slice_ in task]
+
+    def _send(self, errand: Errand, slice_: Slice) -> Outcome:
+        outcome = Outcome(slice_.source)
+        try:
+            before = _checked_ends(self.cluster, [slice_])
+        except DeliveryDoubt as fault:
+            outcome.error = f"DeliveryDoubt: {fault}"
+            return outcome
+        sent: list[int] = []
+        for batch in read_ordered(slice_.segments, slice_.first, slice_.until):
+            shaped = Shaper(errand, slice_.source).shape(batch)
+            for row in zip(shaped.keys, shaped.values, shaped.headers, strict=True):
+                self.cluster.append(slice_.target, *row)
+            sent += note(shaped, outcome)
+        _prove(errand, self.cluster, slice_, sent, before, self.cluster.log_ends([slice_.target]), outcome)
+        return outcome
+
+
 class Relay:
     """A fan-out over a real bronze folder and ledger; the target is made of lists and Spark is left out."""
 
@@ -176,9 +203,8 @@ class Relay:
         self.incidents: list[tuple[Any, ...]] = []
         self.paused: set[str] = set()
         made: Any = {
-            "spark": None,
             "errand": errand(epoch=epoch),
-            "files": BronzeFiles(self.folder),
+            "bronze": BronzeSentHere(self.folder, cluster),
             "cluster": cluster,
             "ledger": LedgerWriter(tables, "ops.ledger", 30.0),
             "book": fold(read(tables, "ops.ledger", "f", "dr")),
@@ -203,35 +229,10 @@ class Relay:
         return [message.value() for message in self.cluster.logs.get(TARGET, [])]
 
 
-def run_here(_spark: Any, given: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
-    """What the tasks would do, one after the other, with the list as a producer."""
-    cluster: Any = FakeCluster.last
-    outcomes = []
-    for slice_ in (slice_ for task in tasks for slice_ in task):
-        outcome = Outcome(slice_.source)
-        try:
-            before = _checked_ends(cluster, [slice_])
-        except DeliveryDoubt as fault:
-            outcome.error = f"DeliveryDoubt: {fault}"
-        else:
-            sent: list[int] = []
-            for batch in read_ordered(slice_.segments, slice_.first, slice_.until):
-                shaped = Shaper(given, slice_.source).shape(batch)
-                for row in zip(shaped.keys, shaped.values, shaped.headers, strict=True):
-                    cluster.append(slice_.target, *row)
-                sent += note(shaped, outcome)
-            _prove(given, cluster, slice_, sent, before, cluster.log_ends([slice_.target]), outcome)
-        outcomes.append(outcome)
-    return outcomes
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    made = FakeCluster()
-    monkeypatch.setattr(FakeCluster, "last", made, raising=False)
-    monkeypatch.setattr(fanout, "run_files", run_here)
     monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.0)
-    return made
+    return FakeCluster()
 
 
 def values(*offsets: int) -> list[bytes]:

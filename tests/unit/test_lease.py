@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake import lease
 from mirrorlake.errors import DataAtRisk, LeaseHeld, StateMismatch, StorageUnreachable
 from mirrorlake.lease import (
     Lease,
@@ -22,13 +21,13 @@ from mirrorlake.lease import (
     exclusive,
     hold,
     is_held,
-    mark_producing,
     producer_lock_path,
+    producing,
     read_holder,
 )
 
 HOLDS = "with hold(root, 'orders') as lease:\n    print(lease.epoch, flush=True)\n    time.sleep(60)"
-PRODUCES = "mark_producing(producer_lock_path(root, 'orders', 'dr'))\nprint(0, flush=True)\ntime.sleep(60)"
+PRODUCES = "with producing(producer_lock_path(root, 'orders', 'dr')):\n    print(0, flush=True)\n    time.sleep(60)"
 
 
 @contextlib.contextmanager
@@ -42,15 +41,6 @@ def other_process(root: Path, code: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-
-
-@pytest.fixture(autouse=True)
-def no_locks_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    kept: dict[Path, object] = {}
-    monkeypatch.setattr(lease, "_producer_locks", kept)
-    yield
-    for file in kept.values():
-        file.close()  # type: ignore[attr-defined]
 
 
 def test_the_second_holder_is_refused_and_told_who_holds(tmp_path: Path) -> None:
@@ -151,8 +141,9 @@ def test_a_new_runner_waits_for_producers_that_still_live(tmp_path: Path) -> Non
 
 def test_several_producers_share_the_lock(tmp_path: Path) -> None:
     with other_process(tmp_path, PRODUCES):
-        mark_producing(producer_lock_path(tmp_path, "orders", "dr"))
-        mark_producing(producer_lock_path(tmp_path, "orders", "dr"))
+        path = producer_lock_path(tmp_path, "orders", "dr")
+        with producing(path), producing(path):
+            pass
 
 
 def test_producers_of_another_target_are_not_waited_for(tmp_path: Path) -> None:
@@ -167,8 +158,8 @@ def test_flows_and_targets_never_share_a_lock() -> None:
 
 def test_nobody_begins_to_produce_while_a_runner_recovers(tmp_path: Path) -> None:
     path = producer_lock_path(tmp_path, "orders", "dr")
-    with exclusive(path), pytest.raises(DataAtRisk, match="is held"):
-        mark_producing(path)
+    with exclusive(path), pytest.raises(DataAtRisk, match="is held"), producing(path):
+        pass
 
 
 def test_a_worker_that_a_dead_runner_starts_late_is_refused(tmp_path: Path) -> None:
@@ -176,10 +167,11 @@ def test_a_worker_that_a_dead_runner_starts_late_is_refused(tmp_path: Path) -> N
     with hold(tmp_path, "orders"):
         pass
     with hold(tmp_path, "orders") as mine:
-        with pytest.raises(LeaseHeld, match="epoch 1 is over, epoch 2 runs"):
-            mark_producing(path, "orders", epoch=1)
+        with pytest.raises(LeaseHeld, match="epoch 1 is over, epoch 2 runs"), producing(path, "orders", epoch=1):
+            pass
         await_no_producers(path, 0)
-        mark_producing(path, "orders", mine.epoch)
+        with producing(path, "orders", mine.epoch):
+            pass
 
 
 def test_a_critical_section_is_entered_by_one_at_a_time_and_not_waited_for_forever(tmp_path: Path) -> None:
