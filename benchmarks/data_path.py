@@ -1,6 +1,6 @@
 """Which way records take from bronze to Kafka, what ingest's codec costs, and what a small batch costs.
 
-    python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--parts fanout,ingest,small] [--json FILE]
+    python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--json FILE]
 
 Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002 and 0003 hold the figures of one run.
 """
@@ -8,7 +8,6 @@ Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -21,9 +20,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,22 @@ from mirrorlake import jars, session
 from mirrorlake.bronze import Ingest, Reading, start_ingest
 from mirrorlake.clusters import librdkafka_producer, spark_kafka_options
 from mirrorlake.config import parse
-from mirrorlake.fanout import Due, as_rows, plan_round, refuse_retries, run_files
+from mirrorlake.fanout import (
+    OUTCOMES,
+    BronzeInCatalog,
+    BronzeInFolder,
+    Due,
+    as_rows,
+    outcomes_of,
+    plan_round,
+    refuse_retries,
+)
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.ledger import Position
-from mirrorlake.produce import Errand, Outcome, Slice, deliver, own_records
+from mirrorlake.produce import Batches, Errand, Outcome, Slice, deliver, own_records
 from mirrorlake.records import BRONZE, Run, SourcePartition, TopicPartition
 from mirrorlake.runner import Run as Relaying
-from mirrorlake.runner import Snapshot
 from mirrorlake.streams import StreamId
 from mirrorlake.tables import BronzeFiles, FolderTables, Segment, bronze_properties
 from mirrorlake.topics import RelaySpec
@@ -53,7 +60,7 @@ PARTITIONS = 4
 CORES = 2
 SAMPLE = 1000
 TABLE = "bronze.src__orders"
-NOISE = random.Random(1)
+NOISE = random.Random(1)  # noqa: S311
 Figures = dict[str, Any]
 
 
@@ -102,7 +109,10 @@ class Scene:
     def load(self) -> None:
         """The source topic: half of each value is random, the rest compresses."""
         self.source.create_topic("orders", PARTITIONS, 1, {})
-        producer = Producer(librdkafka_producer("src", self.config.clusters["src"]) | {"delivery.report.only.error": True})
+        producer = Producer(
+            librdkafka_producer("src", self.config.clusters["src"])
+            | {"delivery.report.only.error": True, "log_level": 2}
+        )
         for number in range(self.records):
             produce_one(producer, "orders", number, self.size)
         producer.flush()
@@ -131,16 +141,22 @@ def produce_one(producer: Producer, topic: str, number: int, size: int) -> None:
     headers = [("trace", NOISE.randbytes(16)), ("kind", b"order")]
     while True:
         try:
-            return producer.produce(topic, value, b"key-%d" % number, number % PARTITIONS, headers=headers)
+            producer.produce(topic, value, b"key-%d" % number, number % PARTITIONS, headers=headers)
+            return
         except BufferError:
             producer.poll(0.1)
 
 
-def configuration(root: Path, source: LabCluster, target: LabCluster, topic: str, spark: Mapping[str, str] | None = None) -> Any:
+def configuration(
+    root: Path, source: LabCluster, target: LabCluster, topic: str, spark: Mapping[str, str] | None = None
+) -> Any:
     flow = {"source": "src", "topics": [topic], "targets": [{"cluster": "dst", "replication_factor": 1}]}
     clusters = {"src": source.cluster_yaml(), "dst": target.cluster_yaml()}
     runner = {"spark": dict(spark or {})}
-    return parse(json.dumps({"storage": {"root": str(root)}, "clusters": clusters, "flows": {"bench": flow}, "runner": runner}), "bench")
+    return parse(
+        json.dumps({"storage": {"root": str(root)}, "clusters": clusters, "flows": {"bench": flow}, "runner": runner}),
+        "bench",
+    )
 
 
 # --- bronze -> Kafka ---
@@ -157,9 +173,9 @@ class Leg:
 
     @cached_property
     def errand(self) -> Errand:
-        cluster = self.scene.config.clusters["dst"]
-        return Errand("bench", "dst", 1, librdkafka_producer("dst", cluster), self.scene.target_lab.client_config(), None,
-                      True, "src", "dst", 1, 100 << 20, False, 120)  # fmt: skip
+        settings = librdkafka_producer("dst", self.scene.config.clusters["dst"])
+        client = self.scene.target_lab.client_config()
+        return Errand("bench", "dst", 1, settings, client, None, True, "src", "dst", 1, 100 << 20, False, 120)
 
     def dues(self) -> list[Due]:
         by_source: dict[SourcePartition, list[Segment]] = {}
@@ -178,20 +194,23 @@ class Leg:
         slices = {due.source.partition: s for due in self.dues() for s in [plan_round([due], 1 << 60, 1)[0][0]]}
         work = sender(self.errand, slices)
         columns = frame.select("partition", "offset", "timestamp", "key", "value", "headers")
-        rows = columns.mapInArrow(work, "outcome string").collect()
-        return [Outcome.from_json(json.loads(row["outcome"])) for row in rows]
+        return outcomes_of(columns.mapInArrow(work, OUTCOMES).collect())
 
 
-def sender(errand: Errand, slices: Mapping[int, Slice]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def sender(errand: Errand, slices: Mapping[int, Slice]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         refuse_retries()
-        for partition, group in itertools.groupby(of_one_partition(batches), key=lambda b: b["partition"][0].as_py()):
-            yield from as_rows(deliver(errand, [(slices[partition], lambda group=group: group)]))
+        for partition, group in itertools.groupby(of_one_partition(batches), partition_of):
+            yield as_rows(deliver(errand, [(slices[partition], partial(iter, group))]))
 
     return work
 
 
-def of_one_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def partition_of(batch: pa.RecordBatch) -> int:
+    return int(batch["partition"][0].as_py())
+
+
+def of_one_partition(batches: Batches) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         numbers = batch["partition"].to_numpy()
         cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
@@ -217,12 +236,24 @@ def placed(leg: Leg) -> list[Outcome]:
 
 def planned(leg: Leg) -> list[Outcome]:
     """(c) The relay's own: tasks get files and offset ranges, Python reads the Parquet."""
-    return run_files(leg.scene.spark, leg.errand, plan_round(leg.dues(), 1 << 60, CORES))
+    return BronzeInFolder(leg.scene.spark, leg.folder).send(leg.errand, plan_round(leg.dues(), 1 << 60, CORES))
+
+
+def governed(leg: Leg) -> list[Outcome]:
+    """(g) The relay's own where only Spark may read: as (a), but hashed as it falls, and a partition gathered first."""
+    bronze = BronzeInCatalog(leg.scene.spark, f"delta.`{leg.folder}`")
+    return bronze.send(leg.errand, plan_round(leg.dues(), 1 << 60, CORES))
 
 
 def spark_sink(leg: Leg) -> None:
     """(s) Spark's own sink: cannot set timestamps, says no offsets, keeps no order across files."""
-    settings = {"acks": "all", "compression.type": "lz4", "linger.ms": "20", "batch.size": "1000000", "buffer.memory": "134217728"}
+    settings = {
+        "acks": "all",
+        "compression.type": "lz4",
+        "linger.ms": "20",
+        "batch.size": "1000000",
+        "buffer.memory": "134217728",
+    }
     options = {f"kafka.{key}": value for key, value in settings.items()}
     frame = leg.bronze().select(F.lit(leg.topic).alias("topic"), "partition", "key", "value", "headers")
     frame.write.format("kafka").options(**options, includeHeaders="true").option(
@@ -234,6 +265,7 @@ WAYS: dict[str, Callable[[Leg], list[Outcome] | None]] = {
     "a shuffle, sort, mapInArrow": shuffled,
     "b files placed, mapInArrow": placed,
     "c plan of files, pyarrow": planned,
+    "g Spark's reader of the relay": governed,
     "s Spark's Kafka sink": spark_sink,
 }
 
@@ -324,8 +356,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "as it is": {},
     "raw local file system": RAW,
     "FileSystem-based checkpoint manager": MANAGER,
-    "no version checksum": NO_VERSION_CHECKSUM,
-    "raw, manager": {**RAW, **MANAGER},
+    "both": {**RAW, **MANAGER},
+    "both, and no version checksum": {**RAW, **MANAGER, **NO_VERSION_CHECKSUM},
 }
 WARM_BATCHES = 10
 MEASURED_BATCHES = 20
@@ -391,7 +423,7 @@ def progress_of(query: Any) -> list[Figures]:
 
 
 def small_batches(name: str, root: Path, source: LabCluster, target: LabCluster) -> Figures:
-    """The real runner with about 50 records/s, under some Spark settings. In a process of its own: Hadoop keeps file systems."""
+    """The real runner with about 50 records/s. In a process for each of the settings: Hadoop keeps its file systems."""
     topic = f"few-{uuid.uuid4().hex[:8]}"
     cluster = Cluster("src", source.client_config())
     cluster.create_topic(topic, PARTITIONS, 1, {})
@@ -456,12 +488,11 @@ def measure(given: argparse.Namespace, root: Path) -> Figures:
             figures["small"] = measure_small(root, 1)
         if {"fanout", "ingest"} & set(parts):
             scene.load()
-            with contextlib.closing(contextlib.ExitStack()) as stack:
-                stack.callback(scene.spark.stop)
-                if "fanout" in parts:
-                    figures["fanout"] = measure_fanout(scene, given.rounds)
-                if "ingest" in parts:
-                    figures["ingest"] = measure_ingest(scene, given.rounds)
+            if "fanout" in parts:
+                figures["fanout"] = measure_fanout(scene, given.rounds)
+            if "ingest" in parts:
+                figures["ingest"] = measure_ingest(scene, given.rounds)
+            scene.spark.stop()
     return figures
 
 

@@ -332,6 +332,8 @@ class FanOut:
     outbox: Outbox
     target_topic: Callable[[str], TopicInfo | None]
     """Source topic -> its target topic, made and grown as needed; None where the target does not take it."""
+    limit_of: Callable[[str], int]
+    """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
     existing_records: str = "stop"
     latest: Callable[[SourcePartition], int] | None = None
@@ -366,6 +368,7 @@ class FanOut:
             self.recover()
         self.bronze.refresh()
         self._begin_new_partitions()
+        self._learn_limits()
         due = self._due()
         if not due:
             self.progress.waiting = ""
@@ -377,6 +380,16 @@ class FanOut:
         self.progress.waiting = ""
         self._keep_rate(sent, time.monotonic() - begun)
         return False
+
+    def _learn_limits(self) -> None:
+        """Each target topic has its own limit; no batch may exceed the smallest, since librdkafka never splits one."""
+        topics = {source.topic: p.target_partition.topic for source, p in self.book.positions.items()}
+        new = {source: self.limit_of(topic) for source, topic in topics.items() if source not in self.errand.limits}
+        if new:
+            limits = {**self.errand.limits, **new}
+            batch_bytes = min(int(self.errand.producer_config.get("batch.size", "1000000")), *limits.values())
+            config = {**self.errand.producer_config, "batch.size": str(batch_bytes)}
+            self.errand = replace(self.errand, limits=limits, producer_config=config)
 
     def _budget(self, due: Sequence[Due]) -> int:
         if self.rate_limit_per_second is None:
@@ -489,9 +502,10 @@ class FanOut:
 
     def _undeliverable(self, outcome: Outcome) -> Undeliverable:
         offset, size, reason = outcome.refused[0]
+        limit = self.errand.limits.get(outcome.source.topic, self.errand.max_record_bytes)
         return Undeliverable(
             f"flow {self.errand.flow}, target {self.errand.target}: {outcome.source} offset {offset} "
-            f"({size} bytes) is {reason} ({self.errand.max_record_bytes} bytes)",
+            f"({size} bytes) is {reason} ({limit} bytes)",
             "raise the target's limit, or set on_undeliverable: dead_letter for the flow",
         )
 

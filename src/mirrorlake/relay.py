@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from mirrorlake.bronze import (
 from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Flow, Target
 from mirrorlake.control import Pauses
-from mirrorlake.errors import SourceLoss
+from mirrorlake.errors import AccessRefused, SourceLoss
 from mirrorlake.fanout import Bronze, BronzeInCatalog, BronzeInFolder, Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, sample_rows, target_positions
@@ -93,7 +94,9 @@ class Relay:
     ingest_query: Any = None
     fan_outs: dict[str, FanOut] = field(default_factory=dict)
     fan_out_queries: dict[str, Any] = field(default_factory=dict)
-    failures: list[Exception] = field(default_factory=list)
+    ingest_failure: Exception | None = None
+    dead: dict[str, Exception] = field(default_factory=dict)
+    """Target -> what stopped it; the others go on."""
     stopping: threading.Event = field(default_factory=threading.Event)
 
     # --- preparing ---
@@ -138,8 +141,13 @@ class Relay:
     def _make_ingest(self) -> Ingest:
         stream = self._stream("ingest", self.spec.table)
         checkpoint = stream.checkpoint(self.world.checkpoints)
-        claim(stream, self.world.checkpoints, {"flow": self.flow.name, "source": self.flow.source})
+        claim(stream, self.world.checkpoints, self._source_facts())
         return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, read_topic_ids(checkpoint))
+
+    def _source_facts(self) -> dict[str, str]:
+        """What a checkpoint belongs to: the same alias may one day mean another cluster."""
+        source = self.flow.source
+        return {"flow": self.flow.name, "source": source, "source_cluster_id": self.world.cluster_ids[source]}
 
     def _stream(self, leg: str, subject: str) -> StreamId:
         """The newest generation; the next one where its checkpoint is gone although its writes are in the table."""
@@ -176,7 +184,7 @@ class Relay:
         kept = {at: offset for at, offset in read_positions(self.ingest.checkpoint).items() if at not in gone}
         stream = next_generation(self.ingest.stream)
         checkpoint = stream.checkpoint(self.world.checkpoints)
-        claim(stream, self.world.checkpoints, {"flow": self.flow.name, "source": self.flow.source})
+        claim(stream, self.world.checkpoints, self._source_facts())
         self.ingest = Ingest(self.spec, stream, checkpoint, self.world.tables, self.source)
         self._seed = kept
 
@@ -225,7 +233,7 @@ class Relay:
             settings.trigger_seconds,
             self.once,
         )
-        self.ingest_query = start_ingest(self.world.spark, self.ingest, reading, self.failures.append)
+        self.ingest_query = start_ingest(self.world.spark, self.ingest, reading, self._ingest_failed)
 
     # --- the second leg ---
 
@@ -245,6 +253,7 @@ class Relay:
             ),
             Outbox(writings.incident, writings.dead_letters),
             lambda topic: self.ensure_targets(target).get(topic),
+            partial(self._limit_of, target.cluster),
             lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
             target.existing_records,
             self._latest,
@@ -265,6 +274,16 @@ class Relay:
 
     def _takes(self, topic: str) -> bool:
         return bool(spec_topics(self.spec, [topic]))
+
+    def _limit_of(self, alias: str, topic: str) -> int:
+        """The service's limit, or what the topic's configuration says where we may read it."""
+        service = limits(self.world.config.clusters[alias]).max_record_bytes
+        try:
+            entries = self.world.clusters[alias].topic_configs([topic])[topic]
+            configured = int(entries["max.message.bytes"].value)
+        except (AccessRefused, KeyError):
+            configured = DEFAULT_MAX_RECORD_BYTES
+        return min(service, configured) if service else configured
 
     def _latest(self, source: SourcePartition) -> int:
         at = TopicPartition(source.topic, source.partition)
@@ -313,7 +332,8 @@ class Relay:
             fan_out.bronze.refresh(),
             self.flow.fanout.trigger_seconds,
         )
-        self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, self.failures.append)
+        failed = partial(self.dead.__setitem__, target)
+        self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, failed)
 
     def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: at the start, and after a pause."""
@@ -328,15 +348,27 @@ class Relay:
         try:
             fan_out.deliver()
         except Exception as error:
-            self.failures.append(error)
+            self.dead[fan_out.errand.target] = error
 
     # --- watching ---
 
-    def query_failures(self) -> list[Exception]:
-        """What ended queries that should run."""
-        queries = [self.ingest_query, *self.fan_out_queries.values()]
-        ended = [query.exception() for query in queries if query is not None and not query.isActive]
-        return [failure for failure in ended if failure is not None]
+    def _ingest_failed(self, failure: Exception) -> None:
+        self.ingest_failure = failure
+
+    def find_failures(self) -> None:
+        """Queries that ended without telling us."""
+        if self.ingest_failure is None:
+            self.ingest_failure = ending(self.ingest_query)
+        for target, query in self.fan_out_queries.items():
+            failure = ending(query)
+            if failure is not None:
+                self.dead.setdefault(target, failure)
+
+    def restart_ingest(self) -> None:
+        """After what passed by itself, or after a loss that the policy accepts: from where the checkpoint stands."""
+        self.meet_losses()
+        self.ingest_failure = None
+        self.start_ingest()
 
     def lag_samples(self) -> pa.Table:
         assert self.ingest is not None  # noqa: S101
@@ -358,8 +390,16 @@ class Relay:
                 query.stop()
 
 
+def ending(query: Any) -> Exception | None:
+    """What ended a query, None while it runs and after a normal end."""
+    if query is None or query.isActive:
+        return None
+    failure: Exception | None = query.exception()
+    return failure
+
+
 # What Spark's Kafka source calls the begin of a log.
 EARLIEST = -2
 
-# Brokers take 1 MiB unless told otherwise; the target topic's own limit is asked for when it is described.
+# What brokers take unless told otherwise.
 DEFAULT_MAX_RECORD_BYTES = 1048588

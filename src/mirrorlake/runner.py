@@ -16,7 +16,7 @@ import pyarrow as pa
 from mirrorlake import control
 from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import DataAtRisk, MirrorlakeError, Transient
+from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, Transient
 from mirrorlake.fanout import last_line
 from mirrorlake.lease import Lease, await_no_producers, hold, producer_lock_path
 from mirrorlake.ledger import LedgerWriter
@@ -38,6 +38,9 @@ from mirrorlake.world import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ONCE_PATIENCE_SECONDS = 60.0
+"""How long `--once` waits for what passes by itself."""
 
 # --- run ---
 
@@ -68,6 +71,8 @@ class Run:
     spark: SparkSession | None = None
     """The session to use, a notebook's or Databricks'; without one we start our own, and stop it at the end."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    _mourned: dict[str, Exception] = field(default_factory=dict)
+    _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
     on_spark: Callable[[], None] = lambda: None
     """Called when Spark runs: it takes the signal handlers for itself, and the caller may want them back."""
 
@@ -112,17 +117,25 @@ class Run:
     def _run_relays(self, world: World, flows: Sequence[Flow], leases: Mapping[str, Lease]) -> None:
         ledger = LedgerWriter(world.tables, world.ops("ledger"), self.config.runner.ledger_commit_seconds)
         relays: list[Relay] = []
+        reason = ""
         try:
             for flow in flows:
                 relays += self._start_flow(world, flow, leases[flow.name], ledger)
             self._drain(relays) if self.once else self._control(world, relays)
+            self._raise_dead(relays)
+        except MirrorlakeError as fault:
+            reason = fault.what
+            raise
         finally:
-            self.say("stopping")
-            for relay in relays:
-                relay.stop()
-            self._sample(world, relays, quietly=True)
-            self._write_status(world, relays, "stopped")
-            ledger.close()
+            self._stop(world, relays, ledger, reason)
+
+    def _stop(self, world: World, relays: Sequence[Relay], ledger: LedgerWriter, reason: str) -> None:
+        self.say("stopping")
+        for relay in relays:
+            relay.stop()
+        self._sample(world, relays, quietly=True)
+        self._write_status(world, relays, "failed" if reason else "stopped", reason)
+        ledger.close()
 
     def _start_flow(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
         for target in flow.targets:
@@ -151,22 +164,24 @@ class Run:
 
     def _drain(self, relays: Sequence[Relay]) -> None:
         """Ingest what is there, then send all of it, and end."""
-        for relay in relays:
-            while relay.ingest_query.isActive and not self.stopping.wait(0.1):
-                self._show(relays)
-            self._raise_failures(relays)
-            self._deliver_all(relay, relays)
+        patience = time.monotonic() + ONCE_PATIENCE_SECONDS
+        while any(relay.ingest_query.isActive or relay.ingest_failure for relay in relays):
+            if self.stopping.wait(0.1):
+                return
+            self._tend(relays, patience)
+            self._show(relays)
+        self._tend(relays, patience)
+        threads = [thread for relay in relays for thread in self._deliver_all(relay)]
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.05)
+            self._show(relays)
 
-    def _deliver_all(self, relay: Relay, relays: Sequence[Relay]) -> None:
-        """All targets side by side, each showing its progress; what does not pass within a minute ends the run."""
+    def _deliver_all(self, relay: Relay) -> list[threading.Thread]:
+        """All targets side by side; what does not pass within a minute ends the run."""
         relay.make_fan_outs()
         for fan_out in relay.fan_outs.values():
-            fan_out.patience_seconds = 60
-        threads = relay.kick()
-        while any(thread.is_alive() for thread in threads):
-            threads[0].join(0.25) if threads[0].is_alive() else time.sleep(0.05)
-            self._show(relays)
-        self._raise_failures(relays)
+            fan_out.patience_seconds = ONCE_PATIENCE_SECONDS
+        return relay.kick()
 
     # --- the control loop ---
 
@@ -177,7 +192,7 @@ class Run:
         while not self.stopping.wait(0.5):
             if self.for_seconds is not None and time.monotonic() - begun > self.for_seconds:
                 return
-            self._raise_failures(relays)
+            self._tend(relays)
             self._show(relays)
             if refresh.due():
                 self._tolerantly(lambda: self._refresh(relays))
@@ -199,18 +214,37 @@ class Run:
         except Transient as fault:
             self.say(f"waiting: {fault.what}")
 
-    def _raise_failures(self, relays: Sequence[Relay]) -> None:
+    def _tend(self, relays: Sequence[Relay], patience: float = float("inf")) -> None:
+        """Start again what passes by itself; a target that stopped for good is said, and the others go on."""
         for relay in relays:
-            for failure in [*relay.failures, *relay.query_failures()]:
-                raise failure if isinstance(failure, MirrorlakeError) else self._explained(relay, failure)
+            relay.find_failures()
+            if relay.ingest_failure is not None:
+                self._tend_ingest(relay, relay.ingest_failure, patience)
+            for target in relay.dead.keys() - self._mourned.keys():
+                self._mourned[target] = relay.dead[target]
+                self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")
+        if relays and all(len(relay.dead) == len(relay.flow.targets) for relay in relays):
+            self._raise_dead(relays)
 
-    def _explained(self, relay: Relay, failure: Exception) -> MirrorlakeError:
-        """A query that ended without one of our errors: look first whether the source lost something."""
-        relay.meet_losses()
-        return DataAtRisk(
-            f"flow {relay.flow.name}, table {relay.spec.table}: a query ended: {last_line(failure)}",
-            f"see {relay.world.root / 'logs' / 'spark.log'}; run again: it goes on where it stopped",
-        )
+    def _tend_ingest(self, relay: Relay, failure: Exception, patience: float) -> None:
+        """A source that is away is waited for; one that is there gets a few tries before we call it lasting."""
+        if isinstance(failure, MirrorlakeError) and not isinstance(failure, Transient | SourceLoss):
+            raise failure
+        try:
+            relay.source.cluster_id()
+            if not self._restarts.allowed(relay.spec.table):
+                raise _unknown(relay, failure)
+            self.say(f"flow {relay.flow.name}: ingest to {relay.spec.table} starts again: {last_line(failure)}")
+            relay.restart_ingest()
+        except Transient as fault:
+            self.say(f"flow {relay.flow.name}: waiting: {fault.what}")
+            if time.monotonic() > patience:
+                raise
+
+    def _raise_dead(self, relays: Sequence[Relay]) -> None:
+        for relay in relays:
+            for target in relay.dead:
+                raise _explained(relay, target)
 
     def _show(self, relays: Sequence[Relay]) -> None:
         self.watch([line for relay in relays for line in snapshots(relay)])
@@ -227,7 +261,7 @@ class Run:
         else:
             self._tolerantly(write)
 
-    def _write_status(self, world: World, relays: Sequence[Relay], state: str) -> None:
+    def _write_status(self, world: World, relays: Sequence[Relay], state: str, reason: str = "") -> None:
         for flow in {relay.flow.name for relay in relays}:
             lines = [line for relay in relays if relay.flow.name == flow for line in snapshots(relay)]
             control.write_status(
@@ -242,16 +276,44 @@ class Run:
             )
 
 
+def _explained(relay: Relay, target: str) -> MirrorlakeError:
+    failure = relay.dead[target]
+    return failure if isinstance(failure, MirrorlakeError) else _unknown(relay, failure)
+
+
+def _unknown(relay: Relay, failure: Exception) -> MirrorlakeError:
+    return DataAtRisk(
+        f"flow {relay.flow.name}, table {relay.spec.table}: a query ended: {last_line(failure)}",
+        f"see {relay.world.root / 'logs' / 'spark.log'}; run again: it goes on where it stopped",
+    )
+
+
+class Restarts:
+    """How often something may start again within a time, before it is taken for lasting."""
+
+    def __init__(self, most: int, within_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._within_seconds = within_seconds
+        self._clock = clock
+        self._seen: dict[str, list[float]] = {}
+
+    def allowed(self, what: str) -> bool:
+        now = self._clock()
+        recent = [at for at in self._seen.get(what, []) if now - at < self._within_seconds]
+        self._seen[what] = [*recent, now]
+        return len(recent) < self._most
+
+
 def snapshots(relay: Relay) -> list[Snapshot]:
     return [_snapshot(relay, target.cluster) for target in relay.flow.targets]
 
 
 def _snapshot(relay: Relay, target: str) -> Snapshot:
-    fan_out = relay.fan_outs.get(target)
+    fan_out, flow, table = relay.fan_outs.get(target), relay.flow.name, relay.spec.table
     if fan_out is None:
-        return Snapshot(relay.flow.name, relay.spec.table, target, 0, 0, "waiting for ingest")
-    progress = fan_out.progress
-    return Snapshot(relay.flow.name, relay.spec.table, target, progress.records, fan_out.behind(), progress.waiting)
+        return Snapshot(flow, table, target, 0, 0, "waiting for ingest")
+    waiting = f"stopped: {_explained(relay, target).what}" if target in relay.dead else fan_out.progress.waiting
+    return Snapshot(flow, table, target, fan_out.progress.records, fan_out.behind(), waiting)
 
 
 class Every:

@@ -210,6 +210,7 @@ class Relay:
             "book": fold(read(tables, "ops.ledger", "f", "dr")),
             "outbox": Outbox(lambda *what: self.incidents.append(what), lambda *_: None),
             "target_topic": lambda topic: TopicInfo(f"src.{topic}", "target-id", 1, 1),
+            "limit_of": lambda topic: 1_000_000,
             "paused": lambda topic: topic in self.paused,
         }
         self.fan_out = FanOut(**made | fields)
