@@ -25,7 +25,7 @@ from mirrorlake.produce import header_lists
 from mirrorlake.provenance import HEADER, Provenance, find, topic_id_bytes
 from mirrorlake.provenance import digest as name_digest
 from mirrorlake.records import AUDITS, SourcePartition, TopicPartition
-from mirrorlake.tables import BronzeFiles, read_ordered
+from mirrorlake.tables import Readable
 
 SCHEMA_VERSION = 1
 
@@ -601,7 +601,7 @@ def audit_partition(
     flow: str,
     source: SourcePartition,
     source_side: SourceSide,
-    files: BronzeFiles,
+    files: Readable,
     targets: Mapping[str, TargetSide],
 ) -> PartitionAudit:
     """One source partition against bronze, and bronze against every target."""
@@ -612,7 +612,7 @@ def audit_partition(
     return audit
 
 
-def _audit_source(source: SourcePartition, side: SourceSide, files: BronzeFiles, counts: Counts) -> list[Finding]:
+def _audit_source(source: SourcePartition, side: SourceSide, files: Readable, counts: Counts) -> list[Finding]:
     at, cluster = TopicPartition(source.topic, source.partition), side.cluster
     info = cluster.describe([source.topic]).get(source.topic)
     if info is None or (info.id and source.topic_id and info.id != source.topic_id):
@@ -628,7 +628,7 @@ def _audit_source(source: SourcePartition, side: SourceSide, files: BronzeFiles,
     return found
 
 
-def _gone(source: SourcePartition, files: BronzeFiles) -> Finding:
+def _gone(source: SourcePartition, files: Readable) -> Finding:
     held = [segment for segment in files.segments() if segment.source == source]
     first = min((segment.first_offset for segment in held), default=0)
     last = max((segment.last_offset for segment in held), default=-1)
@@ -638,7 +638,7 @@ def _gone(source: SourcePartition, files: BronzeFiles) -> Finding:
 
 
 def _audit_target(
-    flow: str, source: SourcePartition, target: str, side: TargetSide, files: BronzeFiles, counts: Counts
+    flow: str, source: SourcePartition, target: str, side: TargetSide, files: Readable, counts: Counts
 ) -> list[Finding]:
     copy = _look_at(flow, source, target, side)
     at = copy.position.target_partition
@@ -667,7 +667,7 @@ def _made_anew(copy: Copy) -> list[Finding]:
     return [Finding(copy.target, source.topic, source.partition, TOPIC_MADE_ANEW, 0, last, 0, detail, fails=True)]
 
 
-def _audit_resent(run: Entry, copy: Copy, cluster: Cluster, files: BronzeFiles) -> list[Finding]:
+def _audit_resent(run: Entry, copy: Copy, cluster: Cluster, files: Readable) -> list[Finding]:
     first, end = _readable(run, copy.log_start)
     if first >= end:
         return []
@@ -691,13 +691,10 @@ class Counted(Iterator[Any]):
         return item
 
 
-def read_bronze(
-    files: BronzeFiles, source: SourcePartition, first: int = 0, until: int | None = None
-) -> Iterator[Record]:
-    held = [s for s in files.segments() if s.source == source and s.last_offset >= first]
-    end = max((segment.last_offset for segment in held), default=first - 1) + 1
-    for batch in read_ordered(held, first, end if until is None else min(end, until)):
-        yield from bronze_records(batch)
+def read_bronze(files: Readable, source: SourcePartition, first: int = 0, until: int | None = None) -> Iterator[Record]:
+    lasts = (segment.last_offset for segment in files.segments() if segment.source == source)
+    end = max(lasts, default=-1) + 1 if until is None else until
+    return (record for batch in files.read(source, first, end) for record in bronze_records(batch))
 
 
 def bronze_records(batch: pa.RecordBatch) -> Iterator[Record]:

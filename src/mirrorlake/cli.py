@@ -23,6 +23,7 @@ from rich.text import Text
 from mirrorlake import control, doctor, inspection
 from mirrorlake.config import Config, load, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
+from mirrorlake.fanout import last_line
 from mirrorlake.lab.commands import app as lab_app
 from mirrorlake.runner import Run, Snapshot
 from mirrorlake.world import connect, open_tables, spark_session, storage_root
@@ -161,7 +162,7 @@ class Screen:
         elif time.monotonic() - self._said_at > 5:
             self._said_at = time.monotonic()
             for s in snapshots:
-                waiting = f", waiting: {s.waiting}" if s.waiting else ""
+                waiting = f", {s.waiting}" if s.waiting else ""
                 rate = self._rates.of(s)
                 self.say(
                     f"{s.flow} -> {s.target}: {s.delivered} records delivered, {rate:.0f}/s, behind {s.behind}{waiting}"
@@ -429,6 +430,9 @@ def main() -> None:
         app()  # ends the process by itself, with 2 after wrong use
     except MirrorlakeError as fault:
         sys.exit(report_fault(fault))
+    except Exception as error:
+        unknown = MirrorlakeError(f"{type(error).__name__}: {last_line(error)}", "--debug shows where this happened")
+        sys.exit(report_fault(unknown))
 
 
 def report_fault(fault: MirrorlakeError) -> int:

@@ -35,7 +35,7 @@ from mirrorlake.ledger import BASELINE, RELAY, SKIP, Book, Entry, LedgerWriter, 
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.recovery import Log, Recovered, recover
-from mirrorlake.tables import RECORD_COLUMNS, BronzeFiles, Segment, read_ordered
+from mirrorlake.tables import RECORD_COLUMNS, BronzeFiles, Readable, Segment, read_ordered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,43 +113,25 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
 # --- reading bronze, and sending it from the tasks ---
 
 
-class Bronze(Protocol):
+class Bronze(Readable, Protocol):
     """The bronze table as the fan-out needs it."""
-
-    def refresh(self) -> int:
-        """Pin the newest version; returns it."""
 
     def see(self, frame: DataFrame) -> None:
         """Learn what a commit of the followed stream added."""
-
-    def segments(self) -> list[Segment]: ...
-
-    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
-        """The records of [first, until), in offset order."""
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         """Deliver the slices, a Spark task for each list."""
 
 
-class BronzeInFolder:
+class BronzeInFolder(BronzeFiles):
     """Parquet files that the Python workers open themselves: records do not pass through the JVM again."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(folder)
         self._spark = spark
-        self._files = BronzeFiles(folder)
-
-    def refresh(self) -> int:
-        return self._files.refresh()
 
     def see(self, frame: DataFrame) -> None:
         """The log says it already."""
-
-    def segments(self) -> list[Segment]:
-        return self._files.segments()
-
-    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
-        held = (s for s in self.segments() if s.source == source and s.last_offset >= first and s.first_offset < until)
-        return read_ordered(list(held), first, until)
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from mirrorlake.bronze import read_positions, read_topic_ids
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import StorageUnreachable
+from mirrorlake.fanout import BronzeInCatalog
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import is_held, read_holder
 from mirrorlake.ledger import Book, Entry, fold
@@ -22,7 +23,7 @@ from mirrorlake.ledger import read as read_ledger
 from mirrorlake.names import table_name
 from mirrorlake.records import OPS_TABLES, SourcePartition, TopicPartition
 from mirrorlake.streams import current
-from mirrorlake.tables import BronzeFiles, FolderTables, Tables, ensure_ops
+from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops
 from mirrorlake.topics import (
     RelaySpec,
     TopicPlan,
@@ -32,7 +33,7 @@ from mirrorlake.topics import (
     takes,
     target_names,
 )
-from mirrorlake.world import connect, now, storage_root
+from mirrorlake.world import connect, now, open_tables, storage_root
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ class Stored:
     spec: RelaySpec
     ingested: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]
-    files: BronzeFiles
+    files: Readable
     entries: Mapping[str, Sequence[Entry]]
     """Target -> its rows in the ledger."""
 
@@ -71,13 +72,21 @@ def read_stored(config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> 
         ]
         for target in flow.targets
     }
-    folder = tables.folder(spec.table)
-    if folder is None or not tables.exists(spec.table):
+    if not tables.exists(spec.table):
         raise StorageUnreachable(
             f"flow {flow.name}: there is no table {spec.table} below {root}",
             f"run it first: mirrorlake run --flow {flow.name}",
         )
-    return Stored(flow, spec, read_positions(checkpoint), read_topic_ids(checkpoint), BronzeFiles(folder), entries)
+    return Stored(flow, spec, read_positions(checkpoint), read_topic_ids(checkpoint), _bronze(tables, spec), entries)
+
+
+def _bronze(tables: Tables, spec: RelaySpec) -> Readable:
+    folder = tables.folder(spec.table)
+    if folder is not None:
+        return BronzeFiles(folder)
+    from pyspark.sql import SparkSession
+
+    return BronzeInCatalog(SparkSession.builder.getOrCreate(), tables.identifier(spec.table))
 
 
 def stored_relays(config: Config, tables: Tables, flow: Flow, source: Cluster) -> list[Stored]:
@@ -113,12 +122,12 @@ def _sample(stored: Stored, source: Cluster) -> pa.Table:
 
 def read_lag(config: Config, spark: SparkSession) -> list[dict[str, Any]]:
     """Lag per flow, target, topic and partition: a fresh sample, then the view that everybody queries."""
-    tables = FolderTables(storage_root(config))
+    tables = open_tables(config, storage_root(config), spark)
     flows = list(config.flows.values())
     sample_lag(config, tables, connect(config, flows))
     register(spark, config, tables)
-    view = f"{config.storage.ops_schema}.replication_lag"
     names = ", ".join(f"'{flow.name}'" for flow in flows)
+    view = f"{ops_prefix(config)}.replication_lag"
     rows = spark.sql(f"SELECT * FROM {view} WHERE flow IN ({names}) ORDER BY flow, target, topic, partition")  # noqa: S608
     return [row.asDict() for row in rows.collect()]
 
@@ -126,16 +135,21 @@ def read_lag(config: Config, spark: SparkSession) -> list[dict[str, Any]]:
 # --- SQL ---
 
 
+def ops_prefix(config: Config) -> str:
+    """Where the ops tables are in SQL: `ops`, or `catalog.ops` on Databricks."""
+    catalog = f"`{config.storage.catalog}`." if config.storage.catalog else ""
+    return f"{catalog}{config.storage.ops_schema}"
+
+
 def register(spark: SparkSession, config: Config, tables: Tables) -> None:
-    """The names of the design over a folder: schemas, tables, views; in a catalog they are there already."""
-    ops = config.storage.ops_schema
-    ensure_ops(tables, ops)
+    """The names of the design: tables of a folder become known to Spark, and the views are made."""
+    ensure_ops(tables, config.storage.ops_schema)
     for name in OPS_TABLES:
-        _register_table(spark, tables, f"{ops}.{name}")
+        _register_table(spark, tables, f"{config.storage.ops_schema}.{name}")
     for flow in config.flows.values():
         _register_bronze(spark, config, tables, flow)
-    for name, sql in lag.views(ops).items():
-        spark.sql(f"CREATE OR REPLACE VIEW {ops}.{name} AS {sql}")
+    for name, sql in lag.views(ops_prefix(config)).items():
+        spark.sql(f"CREATE OR REPLACE VIEW {ops_prefix(config)}.{name} AS {sql}")
 
 
 def _register_table(spark: SparkSession, tables: Tables, name: str) -> None:
@@ -150,17 +164,16 @@ def _register_bronze(spark: SparkSession, config: Config, tables: Tables, flow: 
     for spec in relay_specs(config, flow):
         _register_table(spark, tables, spec.table)
         if spec.java_pattern and tables.exists(spec.table):
-            _register_topic_views(spark, config, tables, flow, spec)
+            _register_topic_views(spark, tables, flow, spec)
 
 
-def _register_topic_views(spark: SparkSession, config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> None:
+def _register_topic_views(spark: SparkSession, tables: Tables, flow: Flow, spec: RelaySpec) -> None:
     """A view per topic over a shared table, under the name that a table of its own would have."""
-    folder = tables.folder(spec.table)
-    assert folder is not None  # noqa: S101
-    topics = {segment.source.topic for segment in BronzeFiles(folder).segments()}
-    for topic in sorted(topics):
-        view = table_name("bronze.{source}__{topic}", flow.source, topic)
-        spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {spec.table} WHERE topic = '{topic}'")  # noqa: S608
+    shared = spec.table if tables.folder(spec.table) else tables.identifier(spec.table)
+    for topic in sorted({segment.source.topic for segment in _bronze(tables, spec).segments()}):
+        own_name = table_name(spec.table.partition(".")[0] + ".{source}__{topic}", flow.source, topic)
+        view = own_name if tables.folder(spec.table) else tables.identifier(own_name)
+        spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {shared} WHERE topic = '{topic}'")  # noqa: S608
 
 
 # --- audit ---

@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from mirrorlake import inspection
 from mirrorlake.config import Config, Storage, load
 from mirrorlake.runner import Run
+from mirrorlake.world import open_tables, storage_root
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -30,4 +32,6 @@ def relay_job(arguments: Sequence[str] | None = None) -> None:
 
     asked = parse_arguments(arguments)
     config = on_databricks(load(asked.config), asked.catalog, asked.volume)
-    Run(config, say=print, spark=SparkSession.builder.getOrCreate())()
+    spark = SparkSession.builder.getOrCreate()
+    inspection.register(spark, config, open_tables(config, storage_root(config), spark))
+    Run(config, say=print, spark=spark)()

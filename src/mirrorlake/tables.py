@@ -226,6 +226,18 @@ class Segment:
     """Nothing else is in the file."""
 
 
+class Readable(Protocol):
+    """A bronze table that can say what it holds, and give it in order."""
+
+    def refresh(self) -> int:
+        """Pin the newest version; returns it."""
+
+    def segments(self) -> list[Segment]: ...
+
+    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
+        """The records of [first, until), in offset order."""
+
+
 class BronzeFiles:
     """The segments of a bronze table in a folder, kept up to date version by version."""
 
@@ -245,6 +257,11 @@ class BronzeFiles:
 
     def segments(self) -> list[Segment]:
         return [segment for segments in self._segments.values() for segment in segments]
+
+    def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
+        """The records of [first, until), in offset order."""
+        held = (s for s in self.segments() if s.source == source and s.last_offset >= first and s.first_offset < until)
+        return read_ordered(list(held), first, until)
 
     def _index(self) -> None:
         adds = pa.table(self._table.get_add_actions(flatten=True))
