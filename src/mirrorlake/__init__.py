@@ -33,6 +33,7 @@ READING_ORDER = (
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
     "inspection",  # what storage and clusters say of a flow, without running it
+    "repair",  # what a target misses, sent again from bronze
     "doctor",  # versions, reachability, limits, and the fix for each fault
     "runner",  # runs the chosen flows, from leases to a clean stop
     "lab",  # real local clusters

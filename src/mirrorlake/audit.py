@@ -608,7 +608,7 @@ def audit_partition(
     audit = PartitionAudit(source)
     audit.findings += _audit_source(source, source_side, files, audit.counts)
     for target, side in targets.items():
-        audit.findings += _audit_target(flow, source, target, side, files, audit.counts)
+        audit.findings += audit_target(flow, source, target, side, files, audit.counts)
     return audit
 
 
@@ -637,14 +637,16 @@ def _gone(source: SourcePartition, files: Readable) -> Finding:
     return Finding("", source.topic, source.partition, SOURCE_GONE, first, last, records, detail, fails=False)
 
 
-def _audit_target(
-    flow: str, source: SourcePartition, target: str, side: TargetSide, files: Readable, counts: Counts
+def audit_target(
+    flow: str, source: SourcePartition, target: str, side: TargetSide, files: Readable, counts: Counts | None = None
 ) -> list[Finding]:
+    """Bronze against one target."""
     copy = _look_at(flow, source, target, side)
     at = copy.position.target_partition
     messages = Counted(map(_target_record, side.cluster.read_range(at, copy.log_start, copy.log_end)))
     found = _made_anew(copy) + compare_target(messages, read_bronze(files, source), side.entries, copy)
-    counts.targets[target] = messages.count
+    if counts is not None:
+        counts.targets[target] = messages.count
     for run in LedgerMap(side.entries, copy).runs:
         if run.kind in (REPAIR, REPLAY):
             found += _audit_resent(run, copy, side.cluster, files)

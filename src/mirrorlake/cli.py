@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from mirrorlake import control, doctor, inspection
-from mirrorlake.config import Config, load, with_root
+from mirrorlake import repair as repairing
+from mirrorlake.config import Config, Flow, load, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
 from mirrorlake.lab.commands import app as lab_app
@@ -370,6 +371,43 @@ def doctor_command(config: ConfigFile, root: Root = None, as_json: AsJson = Fals
     if as_json:
         print_json([vars(check) for check in checks])
     raise typer.Exit(0 if all(check.ok for check in checks) else 1)
+
+
+@app.command()
+def repair(
+    config: ConfigFile,
+    target: Annotated[str, typer.Option(help="The target to mend.")],
+    flow: Flows = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without this only the plan is printed.")] = False,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send again exactly what a target misses, from bronze: a lost topic, a hole, dead letters that fit now."""
+    chosen = read_config(config, root, flow)
+    check_target(chosen, target)
+    flows = [f for f in chosen.flows.values() if any(t.cluster == target for t in f.targets)]
+    plans = [plan for each in flows for plan in repair_flow(chosen, each, target, apply)]
+    if as_json:
+        print_json([plan.to_json() for plan in plans])
+        return
+    table = Table("flow", "source", "target", "from", "to", "why")
+    for plan in plans:
+        for refill in plan.refills:
+            table.add_row(plan.flow, str(refill.source), str(refill.target), str(refill.next_offset), "end", refill.why)
+        for resend in plan.resends:
+            span = (str(resend.first), str(resend.last))
+            table.add_row(plan.flow, str(resend.source), str(resend.target), *span, resend.why)
+    out.print(table if table.row_count else "nothing is missing")
+    if table.row_count:
+        out.print("done; `mirrorlake run` fills the rest" if apply else "this is the plan; --apply does it")
+
+
+def repair_flow(config: Config, flow: Flow, target: str, apply: bool) -> list[repairing.RepairPlan]:
+    clusters, tables = connect(config, [flow]), open_tables(config, storage_root(config))
+    chosen = next(t for t in flow.targets if t.cluster == target)
+    if apply:
+        return repairing.apply_repairs(config, flow, chosen, clusters, tables)
+    return [plan for _, plan in repairing.make_repairs(config, flow, chosen, clusters, tables)]
 
 
 # --- printing ---

@@ -315,6 +315,7 @@ def spark_for(config: Config) -> Iterator[Any]:
     """One Spark session for all that is asked in SQL."""
     say("starting Spark for SQL")
     spark = spark_session(config, storage_root(config))
+    listen_for_signals()  # Spark has taken Ctrl-C for itself
     try:
         yield spark
     finally:
@@ -417,12 +418,16 @@ def stop(_number: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
+def listen_for_signals() -> None:
+    for number in STOPPING:
+        signal.signal(number, stop)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mirrorlake.demo", description="Real brokers, a relay, its proof.")
     parser.add_argument("--keep", action="store_true", help="leave brokers and state running, and say how to stop")
     asked = parser.parse_args()
-    for number in STOPPING:
-        signal.signal(number, stop)
+    listen_for_signals()
     for name, value in SHORT_LIVED.items():
         os.environ.setdefault(name, value)
     sys.exit(run(asked.keep))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from mirrorlake.bronze import (
     starting_offsets,
 )
 from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
-from mirrorlake.config import Flow, Target
+from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses
 from mirrorlake.errors import AccessRefused, SourceLoss
 from mirrorlake.fanout import Bronze, BronzeInCatalog, BronzeInFolder, Clock, FanOut, Outbox, start_fanout
@@ -238,7 +239,8 @@ class Relay:
     # --- the second leg ---
 
     def make_fan_out(self, target: Target) -> FanOut:
-        errand = self._errand(target)
+        world = self.world
+        errand = make_errand(world.config, world.root, self.flow, target, world.cluster_ids, self.lease.epoch)
         writings = Writings(self.world, self.flow.name)
         ledger_name = self.world.ops("ledger")
         fan_out = FanOut(
@@ -253,7 +255,7 @@ class Relay:
             ),
             Outbox(writings.incident, writings.dead_letters),
             lambda topic: self.ensure_targets(target).get(topic),
-            partial(self._limit_of, target.cluster),
+            partial(record_limit, world.config, world.clusters[target.cluster]),
             lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
             target.existing_records,
             self._latest,
@@ -275,39 +277,9 @@ class Relay:
     def _takes(self, topic: str) -> bool:
         return bool(spec_topics(self.spec, [topic]))
 
-    def _limit_of(self, alias: str, topic: str) -> int:
-        """The service's limit, or what the topic's configuration says where we may read it."""
-        service = limits(self.world.config.clusters[alias]).max_record_bytes
-        try:
-            entries = self.world.clusters[alias].topic_configs([topic])[topic]
-            configured = int(entries["max.message.bytes"].value)
-        except (AccessRefused, KeyError):
-            configured = DEFAULT_MAX_RECORD_BYTES
-        return min(service, configured) if service else configured
-
     def _latest(self, source: SourcePartition) -> int:
         at = TopicPartition(source.topic, source.partition)
         return self.source.log_ends([at])[at]
-
-    def _errand(self, target: Target) -> Errand:
-        config = self.world.config
-        cluster = config.clusters[target.cluster]
-        lock = producer_lock_path(self.world.root, self.flow.name, target.cluster)
-        return Errand(
-            self.flow.name,
-            target.cluster,
-            self.lease.epoch,
-            librdkafka_producer(target.cluster, cluster, self.flow.fanout.producer),
-            librdkafka_admin(target.cluster, cluster),
-            str(lock),
-            self.flow.provenance,
-            self.world.cluster_ids[self.flow.source],
-            self.world.cluster_ids[target.cluster],
-            self.flow.max_hops,
-            limits(cluster).max_record_bytes or DEFAULT_MAX_RECORD_BYTES,
-            self.flow.on_undeliverable == "dead_letter",
-            self.flow.fanout.delivery_timeout_seconds,
-        )
 
     def make_fan_outs(self) -> None:
         for target in self.flow.targets:
@@ -388,6 +360,38 @@ class Relay:
         for query in [self.ingest_query, *self.fan_out_queries.values()]:
             if query is not None:
                 query.stop()
+
+
+def make_errand(
+    config: Config, root: Path, flow: Flow, target: Target, cluster_ids: Mapping[str, str], epoch: int
+) -> Errand:
+    """What all sending of a flow to a target has in common."""
+    cluster = config.clusters[target.cluster]
+    return Errand(
+        flow.name,
+        target.cluster,
+        epoch,
+        librdkafka_producer(target.cluster, cluster, flow.fanout.producer),
+        librdkafka_admin(target.cluster, cluster),
+        str(producer_lock_path(root, flow.name, target.cluster)),
+        flow.provenance,
+        cluster_ids[flow.source],
+        cluster_ids[target.cluster],
+        flow.max_hops,
+        limits(cluster).max_record_bytes or DEFAULT_MAX_RECORD_BYTES,
+        flow.on_undeliverable == "dead_letter",
+        flow.fanout.delivery_timeout_seconds,
+    )
+
+
+def record_limit(config: Config, cluster: Cluster, topic: str) -> int:
+    """The service's limit, or what the topic's configuration says where we may read it."""
+    service = limits(config.clusters[cluster.alias]).max_record_bytes
+    try:
+        configured = int(cluster.topic_configs([topic])[topic]["max.message.bytes"].value)
+    except (AccessRefused, KeyError):
+        configured = DEFAULT_MAX_RECORD_BYTES
+    return min(service, configured) if service else configured
 
 
 def ending(query: Any) -> Exception | None:

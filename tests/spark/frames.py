@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import _parse_datatype_string
 
 from mirrorlake.bronze import shape_bronze
 from mirrorlake.records import BRONZE, SourcePartition
@@ -42,8 +46,14 @@ def kafka_row(offset: int, topic: str = "orders", partition: int = 0, **fields: 
     return {**row, **fields}
 
 
-def kafka_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], files: int = 1) -> DataFrame:
-    return spark.createDataFrame([dict(row) for row in rows], KAFKA).coalesce(files)
+def kafka_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    return local_frame(spark, rows, KAFKA).coalesce(1)
+
+
+def local_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], schema: str) -> DataFrame:
+    """By Arrow: lists of Python values would need a Python worker for every use of the frame."""
+    wanted = to_arrow_schema(_parse_datatype_string(schema))  # type: ignore[arg-type]
+    return spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], schema=wanted))
 
 
 def make_bronze(tables: FolderTables) -> str:
@@ -55,15 +65,20 @@ def commit(
     spark: SparkSession, tables: FolderTables, batch: int, sources: Mapping[SourcePartition, Iterable[int]]
 ) -> None:
     """One batch of ingest: a file for each source partition, as Spark's Kafka source writes them."""
-    frame: DataFrame | None = None
-    for source, offsets in sources.items():
-        rows = [kafka_row(offset, source.topic, source.partition, headers=headers(offset)) for offset in offsets]
-        shaped = shape_bronze(kafka_frame(spark, rows), {source.topic: source.topic_id}, batch)
-        frame = shaped if frame is None else frame.union(shaped)
-    assert frame is not None
-    tables.append_frame(frame, TABLE, "ingest", batch)
+    frames = [shape_bronze(records(spark, s, held), {s.topic: s.topic_id}, batch) for s, held in sources.items()]
+    tables.append_frame(reduce(DataFrame.union, frames), TABLE, "ingest", batch)
+
+
+def records(spark: SparkSession, source: SourcePartition, offsets: Iterable[int]) -> DataFrame:
+    """Times fall while offsets rise: who orders by time gets it wrong."""
+    rows = [
+        kafka_row(n, source.topic, source.partition, headers=headers(n), timestamp=NOON - timedelta(seconds=n))
+        for n in offsets
+    ]
+    return kafka_frame(spark, rows)
 
 
 def headers(offset: int) -> list[tuple[str, bytes | None]] | None:
     """None, empty, and some, with a null and an empty value."""
-    return [None, [], [("n", b"%d" % offset), ("n", None), ("empty", b"")]][offset % 3]
+    some: list[tuple[str, bytes | None]] = [("n", b"%d" % offset), ("n", None), ("empty", b"")]
+    return (None, [], some)[offset % 3]

@@ -18,7 +18,7 @@ from mirrorlake.inspection import register
 from mirrorlake.records import INCIDENTS, LAG_SAMPLES, LEDGER
 from mirrorlake.tables import FolderTables, ensure_ops
 
-from .frames import CLICKS_ID, CONFIG, NOON, ORDERS_ID
+from .frames import CLICKS_ID, CONFIG, NOON, ORDERS_ID, local_frame
 
 
 def second(number: float) -> datetime:
@@ -66,7 +66,7 @@ class Ops:
     def check(self, name: str, schema: str, *rows: tuple[Any, ...]) -> None:
         """The view has exactly these rows, in these columns."""
         columns = [part.split()[0] for part in schema.split(", ")]
-        expected = self.spark.createDataFrame(list(rows), schema)
+        expected = local_frame(self.spark, [dict(zip(columns, row, strict=True)) for row in rows], schema)
         assert_df_equality(self.view(name, *columns), expected, ignore_nullable=True, ignore_row_order=True)
 
 

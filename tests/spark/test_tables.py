@@ -30,7 +30,6 @@ from mirrorlake.tables import (
 from .frames import CLICKS_ID, NOON, ORDERS_ID, TABLE, commit, headers, kafka_frame, kafka_row, make_bronze
 
 PLAIN = pa.schema([("who", pa.string()), ("number", pa.int64())])
-SPARK_PLAIN = "who string, number bigint"
 
 
 def plain(*numbers: int, who: str = "a") -> pa.Table:
@@ -44,7 +43,7 @@ def test_spark_reads_what_delta_rs_wrote(spark: SparkSession, tables: FolderTabl
     tables.ensure("ops.x", PLAIN, {"delta.checkpointInterval": "10"})
     for number in range(12):  # beyond a checkpoint
         tables.append("ops.x", plain(number))
-    expected = spark.createDataFrame([("a", number) for number in range(12)], SPARK_PLAIN)
+    expected = spark.createDataFrame(plain(*range(12)))
     read = spark.table(tables.identifier("ops.x"))
     assert_df_equality(read, expected, ignore_row_order=True, ignore_nullable=True)
 
@@ -77,9 +76,9 @@ def test_delta_rs_reads_what_spark_wrote(spark: SparkSession, tables: FolderTabl
 def test_both_append_to_one_table(spark: SparkSession, tables: FolderTables) -> None:
     tables.ensure("ops.x", PLAIN, {})
     tables.append("ops.x", plain(1))
-    tables.append_frame(spark.createDataFrame([("a", 2)], SPARK_PLAIN), "ops.x", "app", 0)
+    tables.append_frame(spark.createDataFrame(plain(2)), "ops.x", "app", 0)
     tables.append("ops.x", plain(3))
-    expected = spark.createDataFrame([("a", 1), ("a", 2), ("a", 3)], SPARK_PLAIN)
+    expected = spark.createDataFrame(plain(1, 2, 3))
     read = spark.table(tables.identifier("ops.x"))
     assert_df_equality(read, expected, ignore_row_order=True, ignore_nullable=True)
     assert sorted(tables.read("ops.x")["number"].to_pylist()) == [1, 2, 3]
@@ -87,7 +86,7 @@ def test_both_append_to_one_table(spark: SparkSession, tables: FolderTables) -> 
 
 def test_a_frame_is_appended_once_for_an_id_and_version(spark: SparkSession, tables: FolderTables) -> None:
     tables.ensure("ops.x", PLAIN, {})
-    frame = spark.createDataFrame([("a", 1)], SPARK_PLAIN)
+    frame = spark.createDataFrame(plain(1))
     appended = [("app", 0), ("app", 0), ("app", 1), ("app", 0), ("other", 1)]
     counts = []
     for app, version in appended:
@@ -140,7 +139,7 @@ def test_a_catalog_appends_a_frame_once_for_an_id_and_version(
 ) -> None:
     name = f"{schema}.x"
     catalog.ensure(name, PLAIN, {})
-    frame = spark.createDataFrame([("a", 1)], SPARK_PLAIN)
+    frame = spark.createDataFrame(plain(1))
     for app, version in [("app", 0), ("app", 0), ("app", 1), ("other", 0)]:
         catalog.append_frame(frame, name, app, version)
     assert catalog.read(name).num_rows == 3
