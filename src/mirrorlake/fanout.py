@@ -116,6 +116,9 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
 class Bronze(Readable, Protocol):
     """The bronze table as the fan-out needs it."""
 
+    followed_from: int
+    """The version up to which the segments are known: the stream begins here, so that no commit falls between."""
+
     def see(self, frame: DataFrame) -> None:
         """Learn what a commit of the followed stream added."""
 
@@ -129,6 +132,7 @@ class BronzeInFolder(BronzeFiles):
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(folder)
         self._spark = spark
+        self.followed_from = self.refresh()
 
     def see(self, frame: DataFrame) -> None:
         """The log says it already."""
@@ -156,7 +160,7 @@ class BronzeInCatalog:
     def __init__(self, spark: SparkSession, identifier: str) -> None:
         self._spark = spark
         self._identifier = identifier
-        self._version = self._newest()
+        self._version = self.followed_from = self._newest()
         self._segments = self._ranges(self._at_version())
 
     def _newest(self) -> int:

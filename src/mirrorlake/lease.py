@@ -15,10 +15,15 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+
 from mirrorlake.errors import DataAtRisk, LeaseHeld, StateMismatch, StorageUnreachable
+from mirrorlake.records import LEASES
+from mirrorlake.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -161,3 +166,65 @@ def exclusive(path: Path, timeout_seconds: float = 60) -> Iterator[None]:
         if not _lock_within(file, fcntl.LOCK_EX, timeout_seconds):
             raise LeaseHeld(f"{path} stayed locked for {timeout_seconds:.0f} s", f"see `fuser {path}`")
         yield
+
+
+# --- where there is no machine to share a lock on ---
+
+LEASE_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def hold_in_table(
+    tables: Tables, name: str, flow: str, owner: str, seconds: float = LEASE_SECONDS
+) -> Iterator[TableLease]:
+    """Hold the flow by a Delta commit that only one can win; kept alive by heartbeats, given up by an empty owner."""
+    newest = _newest(tables, name, flow)
+    if newest and newest["owner"] and _age_seconds(newest) < seconds:
+        raise LeaseHeld(
+            f"flow {flow} is run by another runner: {newest['owner']}, epoch {newest['epoch']}",
+            f"stop that one first; if it crashed, its lease ends {seconds:.0f} s after its last sign of life",
+        )
+    lease = TableLease(flow, (newest["epoch"] if newest else 0) + 1, tables, name, owner)
+    lease.claim()
+    try:
+        yield lease
+    finally:
+        lease.beat(owner="")
+
+
+@dataclass(frozen=True)
+class TableLease(Lease):
+    """A lease that lives in a table; whoever holds it calls `beat` well before it ends."""
+
+    tables: Tables
+    name: str
+    owner: str
+
+    def claim(self) -> None:
+        """Two may write the same epoch, but one write counts: Delta takes a transaction id and version once."""
+        self.tables.append_once(self.name, self._row(self.owner), f"mirrorlake:lease:{self.flow}", self.epoch)
+        self.check()
+
+    def beat(self, owner: str | None = None) -> None:
+        self.check()
+        self.tables.append(self.name, self._row(self.owner if owner is None else owner))
+
+    def check(self) -> None:
+        """Are we still the newest holder?"""
+        newest = _newest(self.tables, self.name, self.flow)
+        if newest is None or (newest["epoch"], newest["owner"]) != (self.epoch, self.owner):
+            raise LeaseHeld(f"flow {self.flow}: another runner took the lease", "this runner must end")
+
+    def _row(self, owner: str) -> pa.Table:
+        row = {"flow": self.flow, "epoch": self.epoch, "owner": owner, "at": datetime.now(timezone.utc)}
+        return pa.Table.from_pylist([row], schema=LEASES)
+
+
+def _newest(tables: Tables, name: str, flow: str) -> dict[str, Any] | None:
+    rows = tables.read(name, flow=flow).to_pylist()
+    newest: dict[str, Any] | None = max(rows, key=lambda row: (row["epoch"], row["at"]), default=None)
+    return newest
+
+
+def _age_seconds(row: dict[str, Any]) -> float:
+    return float((datetime.now(timezone.utc) - row["at"]).total_seconds())

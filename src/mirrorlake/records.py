@@ -188,6 +188,15 @@ AUDITS = pa.schema(
     ]
 )
 
+LEASES = pa.schema(
+    [
+        ("flow", pa.string()),
+        ("epoch", pa.int64()),
+        ("owner", pa.string()),
+        ("at", _TIME),
+    ]
+)
+
 OPS_TABLES = {
     "ledger": LEDGER,
     "dead_letters": DEAD_LETTERS,
@@ -195,4 +204,5 @@ OPS_TABLES = {
     "group_checkpoints": GROUP_CHECKPOINTS,
     "lag_samples": LAG_SAMPLES,
     "audits": AUDITS,
+    "leases": LEASES,
 }

@@ -301,7 +301,7 @@ class Relay:
             str(folder) if folder else None,
             str(stream.checkpoint(self.world.checkpoints)),
             stream.name,
-            fan_out.bronze.refresh(),
+            fan_out.bronze.followed_from,
             self.flow.fanout.trigger_seconds,
         )
         failed = partial(self.dead.__setitem__, target)
@@ -373,7 +373,8 @@ def make_errand(
         epoch,
         librdkafka_producer(target.cluster, cluster, flow.fanout.producer),
         librdkafka_admin(target.cluster, cluster),
-        str(producer_lock_path(root, flow.name, target.cluster)),
+        # A volume gives no locks between machines: there the lease's epoch and a stable log end must do.
+        None if config.storage.catalog else str(producer_lock_path(root, flow.name, target.cluster)),
         flow.provenance,
         cluster_ids[flow.source],
         cluster_ids[target.cluster],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,15 @@ from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, Transient
 from mirrorlake.fanout import last_line
-from mirrorlake.lease import Lease, await_no_producers, hold, producer_lock_path
+from mirrorlake.lease import (
+    LEASE_SECONDS,
+    Lease,
+    TableLease,
+    await_no_producers,
+    hold,
+    hold_in_table,
+    producer_lock_path,
+)
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
@@ -71,6 +81,8 @@ class Run:
     spark: SparkSession | None = None
     """The session to use, a notebook's or Databricks'; without one we start our own, and stop it at the end."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    _beating: list[TableLease] = field(default_factory=list)
+    _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
     _mourned: dict[str, Exception] = field(default_factory=dict)
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
     on_spark: Callable[[], None] = lambda: None
@@ -84,21 +96,31 @@ class Run:
         clusters = connect(self.config, flows)
         ids = reach(clusters)
         with contextlib.ExitStack() as stack:
-            leases = {flow.name: stack.enter_context(hold(root, flow.name)) for flow in flows}
+            leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
             secrets = stack.enter_context(secrets_folder(self.config))
             spark = self.spark or stack.enter_context(self._own_spark(root))
             self.on_spark()
-            world = World(
-                self.config,
-                root,
-                spark,
-                open_tables(self.config, root, spark),
-                clusters,
-                ids,
-                self._options(secrets),
-            )
-            ensure_ops(world.tables, self.config.storage.ops_schema)
-            self._run_relays(world, flows, leases)
+            tables = open_tables(self.config, root, spark)
+            world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets))
+            ensure_ops(tables, self.config.storage.ops_schema)
+            self._run_relays(world, flows, leases or self._table_leases(stack, world, flows))
+
+    def _locks(self, stack: contextlib.ExitStack, root: Path, flows: Sequence[Flow]) -> dict[str, Lease]:
+        """Held before Spark starts: a second runner is refused at once."""
+        return {flow.name: stack.enter_context(hold(root, flow.name)) for flow in flows}
+
+    def _table_leases(self, stack: contextlib.ExitStack, world: World, flows: Sequence[Flow]) -> dict[str, Lease]:
+        """Where there is no machine to share a lock on: kept alive by heartbeats."""
+        owner = f"process {os.getpid()} on {socket.gethostname()}, run {uuid.uuid4()}"
+        name = world.ops("leases")
+        held = {f.name: stack.enter_context(hold_in_table(world.tables, name, f.name, owner)) for f in flows}
+        self._beating = list(held.values())
+        return dict(held)
+
+    def _beat(self) -> None:
+        if self._beating and self._heartbeat.due():
+            for lease in self._beating:
+                lease.beat()
 
     @contextlib.contextmanager
     def _own_spark(self, root: Path) -> Iterator[SparkSession]:
@@ -138,7 +160,7 @@ class Run:
         ledger.close()
 
     def _start_flow(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
-        for target in flow.targets:
+        for target in flow.targets if not self.config.storage.catalog else ():
             # First outlive the remains of a killed runner: none of its processes may still produce.
             await_no_producers(producer_lock_path(world.root, flow.name, target.cluster), 60)
         source = world.clusters[flow.source]
@@ -174,6 +196,7 @@ class Run:
         threads = [thread for relay in relays for thread in self._deliver_all(relay)]
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.05)
+            self._beat()
             self._show(relays)
 
     def _deliver_all(self, relay: Relay) -> list[threading.Thread]:
@@ -216,6 +239,7 @@ class Run:
 
     def _tend(self, relays: Sequence[Relay], patience: float = float("inf")) -> None:
         """Start again what passes by itself; a target that stopped for good is said, and the others go on."""
+        self._beat()
         for relay in relays:
             relay.find_failures()
             if relay.ingest_failure is not None:

@@ -7,6 +7,7 @@ milliseconds; Spark reads the same tables. Bronze is written by Spark in both.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from mirrorlake.errors import StateMismatch, StorageUnreachable
 from mirrorlake.records import BRONZE_STATISTICS, OPS_TABLES, SourcePartition
@@ -39,6 +40,9 @@ class Tables(Protocol):
     def exists(self, name: str) -> bool: ...
 
     def append(self, name: str, rows: pa.Table) -> None: ...
+
+    def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
+        """Append, unless somebody has appended under this id and version before."""
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         """The rows whose columns equal what is asked, as Arrow."""
@@ -124,6 +128,17 @@ class FolderTables:
     def append(self, name: str, rows: pa.Table) -> None:
         write_deltalake(self._path(name), rows, mode="append")
 
+    def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
+        if (self.txn_version(name, txn_app_id) or -1) >= txn_version:
+            return
+        transaction = Transaction(txn_app_id, txn_version)
+        try:
+            # delta-rs refuses the commit if another one with this id came in between.
+            properties = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
+            write_deltalake(self._path(name), rows, mode="append", commit_properties=properties)
+        except CommitFailedError:
+            return
+
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         try:
             table = DeltaTable(self._path(name))
@@ -175,6 +190,12 @@ class CatalogTables:
 
     def exists(self, name: str) -> bool:
         return bool(self.spark.catalog.tableExists(self.identifier(name)))
+
+    def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
+        from delta.exceptions import ConcurrentTransactionException
+
+        with contextlib.suppress(ConcurrentTransactionException):
+            self.append_frame(self.spark.createDataFrame(rows), name, txn_app_id, txn_version)
 
     def append(self, name: str, rows: pa.Table) -> None:
         self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))

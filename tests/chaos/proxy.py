@@ -1,0 +1,245 @@
+"""A TCP proxy before a broker, whose faults can be switched while clients are connected.
+
+The broker advertises the proxy's port and listens on another, so every byte of a client passes here. Requests are
+cut into Kafka's frames, so that a fault can wait for the request it is about: a produce request whose
+acknowledgement is lost is the one that matters most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+HOST = "127.0.0.1"
+CHUNK = 16_384
+PRODUCE = 0  # the number of the request in Kafka's protocol
+
+PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE = MODES = (
+    "pass",
+    "refuse",  # nobody listens
+    "blackhole",  # connections stay, nothing moves; what was sent moves on when the fault ends
+    "reset",  # every connection is reset after `every_bytes`
+    "delay",  # every chunk waits `seconds`
+    "throttle",  # `bytes_per_second` for each connection and direction
+    "half-close",  # the broker's side says it is done; the client may still send
+    "drop-response",  # produce requests land, from then on the connection says nothing more
+)
+
+
+class Frames:
+    """Follows a stream of requests: tells the kind of each as its header comes by."""
+
+    def __init__(self) -> None:
+        self._left = 0  # bytes of the current frame still to come
+        self._head = b""
+
+    def kinds(self, data: bytes) -> Iterator[int]:
+        while data:
+            if self._left:
+                skipped = min(self._left, len(data))
+                self._left, data = self._left - skipped, data[skipped:]
+                continue
+            wanted = 6 - len(self._head)  # 4 bytes of length, 2 of kind
+            self._head, data = self._head + data[:wanted], data[wanted:]
+            if len(self._head) == 6:
+                length, kind = struct.unpack(">ih", self._head)
+                self._head, self._left = b"", max(0, length - 2)
+                yield kind
+
+
+@dataclass(eq=False)
+class Connection:
+    """A client's connection and ours to the broker."""
+
+    client: socket.socket
+    broker: socket.socket
+    held: bool = False
+    """Nothing moves on this connection, whatever others do."""
+    deaf: bool = False
+    """The client hears nothing more."""
+    moved_bytes: int = 0
+    frames: Frames = field(default_factory=Frames)
+
+    def reset(self) -> None:
+        """RST both sides: what waits in buffers is gone."""
+        for side in (self.client, self.broker):
+            with contextlib.suppress(OSError):
+                side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        for side in (self.client, self.broker):
+            with contextlib.suppress(OSError):
+                side.close()
+
+
+class Proxy:
+    """Listens on `port` and forwards to `upstream_port`; `set` changes the fault for old and new connections."""
+
+    def __init__(self, port: int, upstream_port: int) -> None:
+        self.port = port
+        self.upstream_port = upstream_port
+        self.mode = PASS
+        self.swallowed_bytes = 0
+        self.produce_requests = 0
+        self._options: dict[str, float] = {}
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._listener: socket.socket | None = self._listen()
+        self._thread = threading.Thread(target=self._accept, name=f"proxy-{port}", daemon=True)
+        self._thread.start()
+
+    # --- switching ---
+
+    def set(self, mode: str, **options: float) -> None:
+        if mode not in MODES:
+            raise ValueError(f"no mode {mode}; there are {', '.join(MODES)}")
+        self._options, self.mode = options, mode
+        if mode == REFUSE:
+            self._close_listener()
+            self.reset_all()
+        elif self._listener is None and not self._closed.is_set():
+            self._listener = self._listen()
+        if mode == HALF_CLOSE:
+            for connection in self.connections():
+                _half_close(connection)
+
+    def reset_all(self) -> None:
+        for connection in self.connections():
+            connection.reset()
+
+    def hold(self) -> list[Connection]:
+        """The connections of now stand still, new ones work; `release` lets what they sent go on."""
+        held = self.connections()
+        for connection in held:
+            connection.held = True
+        return held
+
+    def release(self) -> None:
+        for connection in self.connections():
+            connection.held = False
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._connections)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._close_listener()
+        self._thread.join(5)
+        self.reset_all()
+
+    # --- moving bytes ---
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, self.port))
+        listener.listen(128)
+        return listener
+
+    def _close_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                ready = self._listener is not None and select.select([self._listener], [], [], 0.05)[0]
+                if ready and self._listener is not None:
+                    self._connect(self._listener.accept()[0])
+                elif self._listener is None:
+                    time.sleep(0.05)
+            except (OSError, ValueError):
+                time.sleep(0.05)  # closed while we looked
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            broker = socket.create_connection((HOST, self.upstream_port), timeout=5)
+        except OSError:
+            client.close()
+            return
+        broker.settimeout(None)
+        for side in (client, broker):
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(client, broker)
+        with self._lock:
+            self._connections.add(connection)
+        for move in (self._requests, self._responses):
+            threading.Thread(target=self._pump, args=(connection, move), daemon=True).start()
+
+    def _pump(self, connection: Connection, move: Callable[[Connection], bool]) -> None:
+        try:
+            while self._go_on(connection) and move(connection):
+                pass
+        except (OSError, ValueError):
+            connection.reset()  # one side is gone
+        if move == self._requests:
+            # The client is done; what it sent still lands, and the broker then hangs up by itself.
+            with contextlib.suppress(OSError):
+                connection.broker.shutdown(socket.SHUT_WR)
+            return
+        connection.close()
+        with self._lock:
+            self._connections.discard(connection)
+
+    def _go_on(self, connection: Connection) -> bool:
+        """Wait while nothing may move."""
+        while (connection.held or self.mode == BLACKHOLE) and not self._closed.is_set():
+            time.sleep(0.02)
+        return not self._closed.is_set()
+
+    def _requests(self, connection: Connection) -> bool:
+        data = self._receive(connection, connection.client)
+        if data is None:
+            return True
+        if PRODUCE in list(connection.frames.kinds(data)):
+            self.produce_requests += 1
+            connection.deaf = connection.deaf or self.mode == DROP_RESPONSE
+        return self._give(connection, connection.broker, data)
+
+    def _responses(self, connection: Connection) -> bool:
+        data = self._receive(connection, connection.broker)
+        if data is None:
+            return True
+        if connection.deaf:
+            self.swallowed_bytes += len(data)
+            return bool(data)
+        try:
+            return self._give(connection, connection.client, data)
+        except (BrokenPipeError, ConnectionResetError):
+            connection.deaf = True  # the client left; the broker may still be reading what it sent
+            return True
+
+    def _receive(self, connection: Connection, side: socket.socket) -> bytes | None:
+        """None where nothing came, or where a fault began meanwhile."""
+        if not select.select([side], [], [], 0.05)[0] or connection.held or self.mode == BLACKHOLE:
+            return None
+        return side.recv(CHUNK)
+
+    def _give(self, connection: Connection, side: socket.socket, data: bytes) -> bool:
+        connection.moved_bytes += len(data)
+        if self.mode == RESET and connection.moved_bytes > self._options.get("every_bytes", 50_000):
+            connection.reset()
+            return False
+        if self.mode == HALF_CLOSE:
+            _half_close(connection)
+        if self.mode == DELAY:
+            time.sleep(self._options.get("seconds", 0.1))
+        if self.mode == THROTTLE:
+            time.sleep(len(data) / self._options.get("bytes_per_second", 125_000))
+        side.sendall(data)
+        return bool(data)
+
+
+def _half_close(connection: Connection) -> None:
+    with contextlib.suppress(OSError):
+        connection.client.shutdown(socket.SHUT_WR)
