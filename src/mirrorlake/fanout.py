@@ -321,6 +321,8 @@ class FanOut:
     limit_of: Callable[[str], int]
     """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
+    stopped_cleanly: bool = False
+    """The runner before us ended in order, so nothing of it can still land."""
     existing_records: str = "stop"
     latest: Callable[[SourcePartition], int] | None = None
     budget_bytes: int = 256 << 20
@@ -585,16 +587,16 @@ class FanOut:
     def _may_be_shared(self, target: TopicPartition) -> bool:
         return target in self._shared or self.existing_records != "stop"
 
-    def _stable_ends(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        moving = any(target in self._shared for target in targets)
-        return await_stable_ends(
-            self.cluster,
-            targets,
-            0.0 if moving else STABLE_SECONDS,
-            60.0,
-            time.monotonic,
-            time.sleep,
-        )
+    def _stable_ends(
+        self, held: Mapping[TopicPartition, Mapping[SourcePartition, Position]]
+    ) -> dict[TopicPartition, int]:
+        """After a clean stop the ends are where the ledger says; otherwise bytes of a dead process may still land."""
+        known = {target: max(p.target_end for p in positions.values()) for target, positions in held.items()}
+        clean, self.stopped_cleanly = self.stopped_cleanly, False
+        if clean and self.cluster.log_ends(held) == known:
+            return known
+        wait_seconds = 0.0 if self._shared & held.keys() else STABLE_SECONDS
+        return await_stable_ends(self.cluster, held, wait_seconds, 60.0, time.monotonic, time.sleep)
 
     def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
         held = (segment.last_offset for segment in self.bronze.segments() if segment.source == source)

@@ -91,6 +91,7 @@ class Relay:
     ledger: LedgerWriter
     pauses: Pauses
     once: bool = False
+    stopped_cleanly: bool = False
     ingest: Ingest | None = None
     ingest_query: Any = None
     fan_outs: dict[str, FanOut] = field(default_factory=dict)
@@ -257,6 +258,7 @@ class Relay:
             lambda topic: self.ensure_targets(target).get(topic),
             partial(record_limit, world.config, world.clusters[target.cluster]),
             lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
+            self.stopped_cleanly,
             target.existing_records,
             self._latest,
             self.flow.fanout.max_bytes_per_round,

@@ -32,7 +32,7 @@ from mirrorlake.lease import (
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
-from mirrorlake.topics import RelaySpec, relay_specs
+from mirrorlake.topics import relay_specs
 from mirrorlake.world import (
     Say,
     World,
@@ -142,7 +142,9 @@ class Run:
         reason = ""
         try:
             for flow in flows:
-                relays += self._start_flow(world, flow, leases[flow.name], ledger)
+                relays += self._make_relays(world, flow, leases[flow.name], ledger)
+            for relay in relays:
+                self._start(relay)
             self._drain(relays) if self.once else self._control(world, relays)
             self._raise_dead(relays)
         except MirrorlakeError as fault:
@@ -159,28 +161,28 @@ class Run:
         self._write_status(world, relays, "failed" if reason else "stopped", reason)
         ledger.close()
 
-    def _start_flow(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
+    def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
         for target in flow.targets if not self.config.storage.catalog else ():
             # First outlive the remains of a killed runner: none of its processes may still produce.
             await_no_producers(producer_lock_path(world.root, flow.name, target.cluster), 60)
-        source = world.clusters[flow.source]
-        known = source.topic_names() if flow.patterns else ()
-        relays = []
-        for spec in relay_specs(self.config, flow, known):
-            relays.append(self._start_relay(world, flow, spec, lease, ledger))
-        return relays
-
-    def _start_relay(self, world: World, flow: Flow, spec: RelaySpec, lease: Lease, ledger: LedgerWriter) -> Relay:
-        self.say(f"flow {flow.name}: {spec.describe()} -> {spec.table} -> {', '.join(t.cluster for t in flow.targets)}")
+        clean = control.read_status(world.root, flow.name).get("state") == "stopped"
+        # From here on a crash is a crash, whatever we had time to say.
+        control.write_status(world.root, flow.name, {"state": "running", "pid": os.getpid(), "at": time.time()})
+        known = world.clusters[flow.source].topic_names() if flow.patterns else ()
         pauses = control.Pauses(world.root, flow.name)
-        relay = Relay(world, flow, spec, lease, ledger, pauses, self.once)
-        relay.stopping = self.stopping
+        return [
+            Relay(world, flow, spec, lease, ledger, pauses, self.once, clean, stopping=self.stopping)
+            for spec in relay_specs(self.config, flow, known)
+        ]
+
+    def _start(self, relay: Relay) -> None:
+        targets = ", ".join(target.cluster for target in relay.flow.targets)
+        self.say(f"flow {relay.flow.name}: {relay.spec.describe()} -> {relay.spec.table} -> {targets}")
         relay.prepare()
         relay.start_ingest()
         if not self.once:
             relay.start_fan_outs()
             relay.kick()
-        return relay
 
     # --- once ---
 
