@@ -120,6 +120,7 @@ class Flow:
     options: dict[str, Any]
     name: str = "flow"
     runner: dict[str, Any] = field(default_factory=dict)
+    _commands: int = 0
 
     @property
     def root(self) -> Path:
@@ -164,30 +165,50 @@ class Flow:
         found: list[dict[str, Any]] = FolderTables(self.root).read(table).to_pylist()
         return found
 
-    def command(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def command(self, *arguments: str, environment: dict[str, str] | None = None) -> Command:
         """`mirrorlake` as a user starts it, in a process of its own."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "mirrorlake.cli", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
+        self._commands += 1
+        output = self.folder / f"output-{self._commands}.txt"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "mirrorlake.cli", *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        return Command(process, output)
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> Command:
         return self.command("run", "-c", str(self.write()), *arguments, environment=environment)
 
 
-def finish(process: subprocess.Popen[str], timeout_seconds: float = 120) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Command:
+    """A running command. Its output goes to a file: a pipe would stay open while a killed runner's remains live."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send_signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def finish(command: Command, timeout_seconds: float = 120) -> tuple[int, str]:
     """Wait for a command; what it said comes with its exit code."""
     try:
-        said, _ = process.communicate(timeout=timeout_seconds)
+        code = command.process.wait(timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        raise AssertionError(f"still running after {timeout_seconds} s:\n{said[-3000:]}") from None
-    return process.returncode, said
+        os.killpg(command.pid, signal.SIGKILL)
+        command.process.wait()
+        raise AssertionError(
+            f"still running after {timeout_seconds} s:\n{command.output.read_text()[-3000:]}"
+        ) from None
+    return code, command.output.read_text()
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 60) -> None:
