@@ -159,9 +159,7 @@ class Ingest:
         """One micro-batch: know the topics' ids, then append."""
         hit("batch-begun")
         self._learn_topic_ids()
-        shaped = shape_bronze(frame, self.topic_ids, batch_id)
-        if frame.rdd.getNumPartitions() > MAX_FILES_PER_BATCH:
-            shaped = shaped.coalesce(MAX_FILES_PER_BATCH)
+        shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
         self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id)
         hit("bronze-committed")
 

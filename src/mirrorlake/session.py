@@ -44,6 +44,22 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
         "spark.sql.parquet.compression.codec": codec,
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         **_parquet(),
+        **_local_files(),
+    }
+
+
+def _local_files() -> dict[str, str]:
+    """Without Hadoop's native library every file with permissions forks `chmod`, and every link look-up `readlink`.
+
+    The raw local file system writes no checksum files beside each file, and the plainer checkpoint manager looks at no
+    links: a dozen forks of a batch instead of seventy. One writer is our lease's business, not the file manager's.
+    """
+    return {
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
+        "FileSystemBasedCheckpointFileManager",
+        "spark.databricks.delta.writeChecksumFile.enabled": "false",
     }
 
 
