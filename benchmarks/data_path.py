@@ -359,8 +359,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "both": {**RAW, **MANAGER},
     "both, and no version checksum": {**RAW, **MANAGER, **NO_VERSION_CHECKSUM},
 }
-WARM_BATCHES = 10
-MEASURED_BATCHES = 20
+WARM_BATCHES = 30
+MEASURED_BATCHES = 30
 
 
 @dataclass
@@ -394,14 +394,12 @@ class Probe:
         return Counter(str(path.parts[-3]) for path in logs if path.stem.isdigit())
 
     def _figures(self, spark: SparkSession) -> Figures:
+        self.recording.stop()
+        commits = self._versions() - self.versions
         queries = {query.name.split(".")[1]: self._durations(query) for query in spark.streams.active}
-        started = self._started(spark)
         batches = queries["ingest"]["batches"]
-        return {
-            **queries,
-            "commits": dict(self._versions() - self.versions),
-            "started_per_ingest_batch": {name: round(count / batches, 1) for name, count in started.items()},
-        }
+        started = {name: round(count / batches, 1) for name, count in self._started(spark).items()}
+        return {**queries, "commits": dict(commits), "started_per_ingest_batch": started}
 
     def _durations(self, query: Any) -> Figures:
         """Medians in ms; `addBatch` is the append, or for fan-out the round."""
@@ -411,7 +409,6 @@ class Probe:
 
     def _started(self, spark: SparkSession) -> Counter[str]:
         path = spark._jvm.java.io.File(str(self.root / "forks.jfr")).toPath()  # noqa: SLF001
-        self.recording.stop()
         self.recording.dump(path)
         events = spark._jvm.jdk.jfr.consumer.RecordingFile.readAllEvents(path)  # noqa: SLF001
         return Counter(event.getString("command").split()[0].rpartition("/")[2] for event in events)

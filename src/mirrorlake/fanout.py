@@ -316,8 +316,8 @@ class FanOut:
     ledger: LedgerWriter
     book: Book
     outbox: Outbox
-    target_topic: Callable[[str], TopicInfo | None]
-    """Source topic -> its target topic, made and grown as needed; None where the target does not take it."""
+    target_topics: Callable[[], Mapping[str, TopicInfo]]
+    """Source topic -> its target topic, made and grown as needed; without those that the target does not take."""
     limit_of: Callable[[str], int]
     """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
@@ -401,21 +401,22 @@ class FanOut:
 
     def _due(self) -> list[Due]:
         """What may go out now. Incarnations of a topic share a target partition: the elder goes first, alone."""
-        held = due_segments(self.bronze.segments(), self.book.positions)
+        held, ends = due_segments(self.bronze.segments(), self.book.positions), self._known_ends()
         elders: dict[TopicPartition, Due] = {}
         for source, position in self.book.positions.items():
-            if source in held and not self.paused(source.topic):
-                target = position.target_partition
-                elders.setdefault(
-                    target, Due(source, self._at_end(position), target in self._shared, tuple(held[source]))
-                )
+            target = position.target_partition
+            if source in held and target not in elders and not self.paused(source.topic):
+                at_end = replace(position, target_end=ends[target])
+                elders[target] = Due(source, at_end, target in self._shared, tuple(held[source]))
         return list(elders.values())
 
-    def _at_end(self, position: Position) -> Position:
-        """The position with the end that all who write to its partition know of."""
-        held = self.book.positions.values()
-        ends = [other.target_end for other in held if other.target_partition == position.target_partition]
-        return replace(position, target_end=max(ends))
+    def _known_ends(self) -> dict[TopicPartition, int]:
+        """Where each target partition ends, as far as anybody who writes to it knows."""
+        ends: dict[TopicPartition, int] = {}
+        for position in self.book.positions.values():
+            target = position.target_partition
+            ends[target] = max(ends.get(target, 0), position.target_end)
+        return ends
 
     def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         try:
@@ -503,9 +504,10 @@ class FanOut:
         """A baseline for every source partition seen for the first time, committed before its first record goes out."""
         firsts: dict[SourcePartition, int] = {}
         for segment in self.bronze.segments():
-            if segment.source not in self.book.positions:
-                firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
-        entries = [entry for source, first in sorted(firsts.items()) if (entry := self._baseline(source, first))]
+            source = segment.source
+            if source not in self.book.positions and not self.paused(source.topic):
+                firsts[source] = min(firsts.get(source, segment.first_offset), segment.first_offset)
+        entries = self._baselines(firsts) if firsts else []
         if entries:
             self.ledger.add(entries)
             self.ledger.flush()
@@ -513,26 +515,26 @@ class FanOut:
         for entry in entries:
             self.book.apply(entry)
 
-    def _baseline(self, source: SourcePartition, first: int) -> Entry | None:
-        if self.paused(source.topic):
-            return None
-        topic = self.target_topic(source.topic)
-        if topic is None:
-            return None
-        target = TopicPartition(topic.name, source.partition)
-        end = self.cluster.log_ends([target])[target]
-        if end and not self._known(target, end):
+    def _baselines(self, firsts: Mapping[SourcePartition, int]) -> list[Entry]:
+        topics = self.target_topics()
+        places = {
+            source: TopicPartition(topics[source.topic].name, source.partition)
+            for source in sorted(firsts)
+            if source.topic in topics
+        }
+        ends = self.cluster.log_ends(places.values())
+        return [
+            self._baseline(source, target, topics[source.topic].id, firsts[source], ends[target])
+            for source, target in places.items()
+        ]
+
+    def _baseline(self, source: SourcePartition, target: TopicPartition, topic_id: str, first: int, end: int) -> Entry:
+        if end and self._known_ends().get(target) != end:
             first = self._beside_existing(source, target, first, end)
         return Entry(
             self.errand.flow, self.errand.target, BASELINE, self.errand.epoch, source, first, first - 1,
-            target, topic.id, None, 0, end,
+            target, topic_id, None, 0, end,
         )  # fmt: skip
-
-    def _known(self, target: TopicPartition, end: int) -> bool:
-        return any(
-            position.target_partition == target and position.target_end == end
-            for position in self.book.positions.values()
-        )
 
     def _beside_existing(self, source: SourcePartition, target: TopicPartition, first: int, end: int) -> int:
         if self.existing_records == "stop":
@@ -559,30 +561,42 @@ class FanOut:
         self._recovered = True
 
     def _check_topic_ids(self) -> None:
-        names = {p.target_partition.topic: p.target_topic_id for p in self.book.positions.values()}
-        seen = self.cluster.describe(names)
-        for name, kept in names.items():
+        seen = self.cluster.describe(p.target_partition.topic for p in self.book.positions.values())
+        for source, position in self.book.positions.items():
+            name, kept = position.target_partition.topic, position.target_topic_id
             now = seen[name].id if name in seen else "(no such topic)"
             if kept and now and now != kept:
-                raise TargetDiverged(
+                fault = TargetDiverged(
                     f"flow {self.errand.flow}: topic {name} on {self.errand.target} was made anew or deleted: "
                     f"its id was {kept}, now {now}",
-                    "`mirrorlake repair` fills it from bronze; or remove the target from the flow",
+                    f"`mirrorlake repair --target {self.errand.target}` fills it from bronze; or remove the target",
                 )
+                self._tell_divergence(source, position, fault)
+                raise fault
 
     def _recover_all(self) -> Iterator[Recovered]:
         by_target: dict[TopicPartition, dict[SourcePartition, Position]] = defaultdict(dict)
         for source, position in self.book.positions.items():
             by_target[position.target_partition][source] = position
         ends = self._stable_ends(by_target)
-        doubtful = [
-            target for target, held in by_target.items() if ends[target] != max(p.target_end for p in held.values())
-        ]
+        doubtful = [target for target, end in self._known_ends().items() if ends[target] != end]
         starts = self.cluster.log_starts(doubtful)
         for target in doubtful:
             log = Log(starts[target], ends[target])
-            held, shared = by_target[target], self._may_be_shared(target)
-            yield recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared=shared)
+            yield self._recover_one(target, by_target[target], log)
+
+    def _recover_one(self, target: TopicPartition, held: Mapping[SourcePartition, Position], log: Log) -> Recovered:
+        shared = self._may_be_shared(target)
+        try:
+            return recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared=shared)
+        except TargetDiverged as fault:
+            for source, position in held.items():
+                self._tell_divergence(source, position, fault)
+            raise
+
+    def _tell_divergence(self, source: SourcePartition, position: Position, fault: TargetDiverged) -> None:
+        at = position.next_offset
+        self.outbox.incident("target_diverged", self.errand.target, source, at, at, fault.what)
 
     def _may_be_shared(self, target: TopicPartition) -> bool:
         return target in self._shared or self.existing_records != "stop"
@@ -591,7 +605,7 @@ class FanOut:
         self, held: Mapping[TopicPartition, Mapping[SourcePartition, Position]]
     ) -> dict[TopicPartition, int]:
         """After a clean stop the ends are where the ledger says; otherwise bytes of a dead process may still land."""
-        known = {target: max(p.target_end for p in positions.values()) for target, positions in held.items()}
+        known = self._known_ends()
         clean, self.stopped_cleanly = self.stopped_cleanly, False
         if clean and self.cluster.log_ends(held) == known:
             return known

@@ -255,7 +255,7 @@ class Relay:
                 if self._takes(entry.source.topic)
             ),
             Outbox(writings.incident, writings.dead_letters),
-            lambda topic: self.ensure_targets(target).get(topic),
+            partial(self.ensure_targets, target),
             partial(record_limit, world.config, world.clusters[target.cluster]),
             lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
             self.stopped_cleanly,

@@ -209,7 +209,7 @@ class Relay:
             "ledger": LedgerWriter(tables, "ops.ledger", 30.0),
             "book": fold(read(tables, "ops.ledger", "f", "dr")),
             "outbox": Outbox(lambda *what: self.incidents.append(what), lambda *_: None),
-            "target_topic": lambda topic: TopicInfo(f"src.{topic}", "target-id", 1, 1),
+            "target_topics": lambda: {"orders": TopicInfo("src.orders", "target-id", 1, 1)},
             "limit_of": lambda topic: 1_000_000,
             "paused": lambda topic: topic in self.paused,
         }
