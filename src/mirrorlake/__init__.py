@@ -25,6 +25,7 @@ READING_ORDER = (
     "bronze",  # Kafka -> Delta
     "ledger",  # what reached which target, as runs of offsets
     "produce",  # Arrow -> Kafka, in the executors
+    "readers",  # bronze as the fan-out reads it: files, or Spark's rows
     "recovery",  # after any doubt: what of the target's tail is ours
     "fanout",  # Delta -> Kafka
     "audit",  # source, bronze and targets compared

@@ -15,12 +15,12 @@ from mirrorlake.bronze import read_positions, read_topic_ids
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import StorageUnreachable
-from mirrorlake.fanout import BronzeInCatalog
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import is_held, read_holder
 from mirrorlake.ledger import Book, Entry, fold
 from mirrorlake.ledger import read as read_ledger
 from mirrorlake.names import table_name
+from mirrorlake.readers import BronzeInCatalog
 from mirrorlake.records import OPS_TABLES, SourcePartition, TopicPartition
 from mirrorlake.streams import current
 from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops

@@ -27,12 +27,13 @@ from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses
 from mirrorlake.errors import AccessRefused, SourceLoss
-from mirrorlake.fanout import Bronze, BronzeInCatalog, BronzeInFolder, Clock, FanOut, Outbox, start_fanout
+from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import LedgerWriter, fold, read
 from mirrorlake.produce import Errand
+from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
 from mirrorlake.streams import StreamId, claim, current, next_generation
 from mirrorlake.tables import BronzeFiles, bronze_properties

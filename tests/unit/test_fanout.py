@@ -15,10 +15,11 @@ from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_
 
 from mirrorlake import errors, fanout
 from mirrorlake.errors import DeliveryDoubt, ExistingRecords, MirrorlakeError, Transient
-from mirrorlake.fanout import BronzeInFolder, Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
+from mirrorlake.fanout import Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import LedgerWriter, Position, fold, read
 from mirrorlake.produce import Errand, Outcome, Shaper, Slice, _checked_ends, _prove, note
+from mirrorlake.readers import BronzeInFolder
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
 from mirrorlake.tables import FolderTables, Segment, read_ordered
 

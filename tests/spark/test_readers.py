@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mirrorlake.fanout import SOURCE_COLUMNS, BronzeInCatalog, BronzeInFolder, by_source
+from mirrorlake.readers import SOURCE_COLUMNS, BronzeInCatalog, BronzeInFolder, by_source
 from mirrorlake.records import SourcePartition
 from mirrorlake.tables import RECORD_COLUMNS, FolderTables, Segment
 
