@@ -36,21 +36,13 @@ from mirrorlake import jars, session
 from mirrorlake.bronze import Ingest, Reading, start_ingest
 from mirrorlake.clusters import librdkafka_producer, spark_kafka_options
 from mirrorlake.config import parse
-from mirrorlake.fanout import (
-    OUTCOMES,
-    BronzeInCatalog,
-    BronzeInFolder,
-    Due,
-    as_rows,
-    outcomes_of,
-    plan_round,
-    refuse_retries,
-)
+from mirrorlake.fanout import Due, plan_round
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.ledger import Position
 from mirrorlake.produce import Batches, Errand, Outcome, Slice, deliver, own_records
-from mirrorlake.records import BRONZE, Run, SourcePartition, TopicPartition
+from mirrorlake.readers import OUTCOMES, BronzeInCatalog, BronzeInFolder, as_rows, outcomes_of, refuse_retries
+from mirrorlake.records import BRONZE, OPS_TABLES, Run, SourcePartition, TopicPartition
 from mirrorlake.runner import Run as Relaying
 from mirrorlake.streams import StreamId
 from mirrorlake.tables import BronzeFiles, FolderTables, Segment, bronze_properties
@@ -397,7 +389,7 @@ class Probe:
         self.recording.stop()
         commits = self._versions() - self.versions
         queries = {query.name.split(".")[1]: self._durations(query) for query in spark.streams.active}
-        batches = queries["ingest"]["batches"]
+        batches = max(commits[table] for table in commits if table not in OPS_TABLES)
         started = {name: round(count / batches, 1) for name, count in self._started(spark).items()}
         return {**queries, "commits": dict(commits), "started_per_ingest_batch": started}
 

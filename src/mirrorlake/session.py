@@ -59,7 +59,6 @@ def _local_files() -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
         "FileSystemBasedCheckpointFileManager",
-        "spark.databricks.delta.writeChecksumFile.enabled": "false",
     }
 
 

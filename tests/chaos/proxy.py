@@ -63,6 +63,8 @@ class Connection:
     """Nothing moves on this connection, whatever others do."""
     deaf: bool = False
     """The client hears nothing more."""
+    produced: int = 0
+    """Produce requests that passed."""
     moved_bytes: int = 0
     frames: Frames = field(default_factory=Frames)
 
@@ -115,9 +117,9 @@ class Proxy:
         for connection in self.connections():
             connection.reset()
 
-    def hold(self) -> list[Connection]:
-        """The connections of now stand still, new ones work; `release` lets what they sent go on."""
-        held = self.connections()
+    def hold_producers(self) -> list[Connection]:
+        """Connections that carried records stand still, new ones work; `release` lets what they sent go on."""
+        held = [connection for connection in self.connections() if connection.produced]
         for connection in held:
             connection.held = True
         return held
@@ -148,6 +150,8 @@ class Proxy:
     def _close_listener(self) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # at once, even while another thread waits on it
             listener.close()
 
     def _accept(self) -> None:
@@ -203,6 +207,7 @@ class Proxy:
             return True
         if PRODUCE in list(connection.frames.kinds(data)):
             self.produce_requests += 1
+            connection.produced += 1
             connection.deaf = connection.deaf or self.mode == DROP_RESPONSE
         return self._give(connection, connection.broker, data)
 

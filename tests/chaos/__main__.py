@@ -1,0 +1,178 @@
+"""`make chaos [ROWS=24,26,kill] [SEED=1] [MINUTES=10]`: every row of the fault table against real brokers and runners.
+
+Prints a line for each row as it ends, writes JSON, and exits with 1 where a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rich.console import Console
+from rich.table import Table
+from rows import ROWS, Row
+from stage import NotHere, Stage, make_proxied
+
+from mirrorlake.config import parse
+from mirrorlake.lab import ClusterSpec, Lab
+from mirrorlake.world import spark_session
+
+KEEP = {"log.retention.ms": "-1"}  # rows send old timestamps, which the default retention would delete at once
+CLEANER = {"log.cleaner.backoff.ms": "500", "log.initial.task.delay.ms": "1000"}
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "allow.everyone.if.no.acl.found": "true",
+}
+PROXIED = (ClusterSpec("source", config={**KEEP, **CLEANER}), ClusterSpec("shaky", config={**KEEP, **CLEANER}))
+HUBS = ClusterSpec("hubs", protocol="SASL_SSL", users={"$ConnectionString": "chaos-secret"}, config={**KEEP, **GUARDED})
+# Brokers that start fast: rows send little, so the second compiler tier would not pay.
+SMALL = {"MIRRORLAKE_LAB_HEAP": "256m", "MIRRORLAKE_LAB_JVM": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+
+PASSED, FAILED, NOT_HERE = "passed", "FAILED", "not here"
+COLOURS = {PASSED: "green", FAILED: "red", NOT_HERE: "yellow"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    number: str
+    name: str
+    injected: str
+    expected: str
+    verdict: str
+    seconds: float
+    seed: int
+    said: str
+
+
+def chosen(asked: str) -> list[Row]:
+    """Rows by number, or by a part of their name."""
+    words = [word.strip().lower() for word in asked.split(",") if word.strip()]
+    return [row for row in ROWS if not words or any(_is_meant(row, word) for word in words)]
+
+
+def _is_meant(row: Row, word: str) -> bool:
+    return word == row.number.lower() or (not word[0].isdigit() and word in row.name.lower())
+
+
+@contextlib.contextmanager
+def open_stage(folder: Path, seed: int, minutes: float) -> Iterator[Stage]:
+    os.environ.update(SMALL)
+    config = parse(
+        "clusters: {a: {bootstrap_servers: 'a:1'}, b: {bootstrap_servers: 'b:1'}}\n"
+        "flows: {f: {source: a, topics: [t], targets: [{cluster: b}]}}",
+        "chaos",
+    )
+    with Lab(folder / "lab") as lab, contextlib.ExitStack() as stack:
+        proxies = {}
+        for spec in PROXIED:
+            proxies[spec.name] = make_proxied(lab, spec)
+            stack.callback(proxies[spec.name].close)
+        lab.up([*PROXIED, HUBS])
+        spark = spark_session(config, folder / "spark")
+        stack.callback(spark.stop)
+        yield Stage(folder / "flows", lab, spark, proxies, seed, minutes)
+
+
+def judge(stage: Stage, row: Row, seed: int) -> Verdict:
+    stage.random = random.Random(seed)  # noqa: S311
+    begun = time.monotonic()
+    try:
+        verdict, said = PASSED, row.run(stage) or ""
+    except NotHere as why:
+        verdict, said = NOT_HERE, str(why)
+    except Exception as error:
+        verdict, said = FAILED, f"{type(error).__name__}: {error}"
+        traceback.print_exc(limit=-4)
+    stage.settle()
+    seconds = round(time.monotonic() - begun, 1)
+    return Verdict(row.number, row.name, row.injected, row.expected, verdict, seconds, seed, said)
+
+
+def table_of(verdicts: Sequence[Verdict]) -> Table:
+    table = Table("#", "fault", "verdict", "seconds", "seed", "said")
+    for v in verdicts:
+        said = " ".join(v.said.split())[:120]
+        table.add_row(
+            v.number, v.name, f"[{COLOURS[v.verdict]}]{v.verdict}[/]", f"{v.seconds:.1f}", str(v.seed), said, style=""
+        )
+    return table
+
+
+def run_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="mirrorlake-chaos-", ignore_cleanup_errors=True)
+        stage = stack.enter_context(open_stage(Path(stack.enter_context(folder)), options.seed, options.minutes))
+        console.print(f"brokers and Spark after {time.monotonic() - begun:.1f} s")
+        for row in rows:
+            if options.budget and time.monotonic() - begun > options.budget:
+                console.print("the time is over: further rows were not run")
+                break
+            verdicts.append(judge(stage, row, options.seed))
+            say(console, verdicts[-1])
+            remember(options.json, verdicts[-1:])
+    return verdicts
+
+
+def say(console: Console, v: Verdict) -> None:
+    said = f": {' '.join(v.said.split())[:600]}" if v.said else ""
+    console.print(f"{v.number:>4} [{COLOURS[v.verdict]}]{v.verdict:8}[/] {v.seconds:6.1f} s  {v.name}", end="")
+    console.print(said, markup=False, soft_wrap=True)
+
+
+def remember(path: Path, verdicts: Sequence[Verdict]) -> None:
+    """Add to what earlier runs found: the newest verdict of each row counts."""
+    kept = {v["number"]: v for v in known(path)} | {v.number: asdict(v) for v in verdicts}
+    order = {row.number: place for place, row in enumerate(ROWS)}
+    listed = sorted(kept.values(), key=lambda v: order.get(v["number"], len(order)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
+
+
+def known(path: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--rows", default="", help="numbers, or parts of names, by comma; all where absent")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))  # noqa: S311
+    parser.add_argument("--minutes", type=float, default=0.5, help="how long the loop of random kills lasts")
+    parser.add_argument("--json", type=Path, default=Path("artifacts/chaos.json"), help="where verdicts are written")
+    parser.add_argument("--budget", type=float, help="begin no row after so many seconds")
+    parser.add_argument("--resume", action="store_true", help="leave out rows that the JSON says passed")
+    parser.add_argument("--list", action="store_true", help="only say what there is")
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    rows = chosen(options.rows)
+    if options.resume:
+        passed = {v["number"] for v in known(options.json) if v["verdict"] != FAILED}
+        rows = [row for row in rows if row.number not in passed]
+    if options.list:
+        for row in rows:
+            console.print(f"{row.number:>4} {row.name} ({row.injected}): {row.expected}", soft_wrap=True)
+        return 0
+    verdicts = run_all(rows, options, console)
+    console.print(table_of(verdicts))
+    counts = {kind: sum(v.verdict == kind for v in verdicts) for kind in COLOURS}
+    console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f"; seed {options.seed}")
+    return 1 if counts[FAILED] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1374 @@
+"""The fault table as data: each row injects one fault into a running relay and checks what the promises say.
+
+Numbers are those of the fault matrix that `docs/guarantees.md` shows. A row raises AssertionError where a promise
+is broken, and NotHere where this place lacks what it needs; what it returns is said beside its verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from proxy import BLACKHOLE, DELAY, DROP_RESPONSE, HALF_CLOSE, PASS, REFUSE, RESET, THROTTLE, Proxy
+from stage import (
+    Flow,
+    NotHere,
+    Record,
+    Stage,
+    children,
+    command_of,
+    direct,
+    finish,
+    jvm_of,
+    terminate,
+    wait_until,
+)
+
+from mirrorlake.errors import DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
+from mirrorlake.failpoints import POINTS
+from mirrorlake.lab import certs
+
+
+@dataclass(frozen=True)
+class Row:
+    number: str
+    """Of the fault matrix; a letter tells variants apart."""
+    name: str
+    injected: str
+    expected: str
+    run: Callable[[Stage], str | None]
+
+
+ROWS: list[Row] = []
+EQUAL = "each record once, in order, every field equal; the audit agrees"
+
+
+def row(number: str, name: str, injected: str, expected: str = EQUAL) -> Callable[..., Callable[[Stage], str | None]]:
+    def take(run: Callable[[Stage], str | None]) -> Callable[[Stage], str | None]:
+        ROWS.append(Row(number, name, injected, expected, run))
+        return run
+
+    return take
+
+
+def slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+
+
+# --- data ---
+
+
+def bulk(count: int, size: int = 1000, partitions: int = 2, first: int = 0) -> list[Record]:
+    """Records that do not compress, so that bytes on the wire are what they seem."""
+    return [
+        Record(os.urandom(size), b"key-%d" % n, (), 1_700_000_000_000 + n, n % partitions)
+        for n in range(first, first + count)
+    ]
+
+
+@contextlib.contextmanager
+def feeding(stage: Stage, topic: str, per_second: int = 200, partitions: int = 2) -> Iterator[None]:
+    """Somebody writes to the source all the time."""
+    done = threading.Event()
+
+    def feed() -> None:
+        sent = 200
+        while not done.wait(0.5):
+            with contextlib.suppress(AssertionError):
+                stage.more(topic, per_second // 2, sent, partitions)
+            sent += per_second // 2
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(90)
+
+
+def target_name(flow: Flow) -> str:
+    return f"source.{flow.topics[0]}"
+
+
+def source_proxy(stage: Stage) -> Proxy:
+    if "source" not in stage.proxies:
+        raise NotHere("the source stands behind no proxy here")
+    return stage.proxies["source"]
+
+
+# --- 1-14: kill -9 of the runner at every named point ---
+
+
+def _killed_at(failpoint: str) -> Callable[[Stage], str | None]:
+    def run(stage: Stage) -> None:
+        flow = stage.begun("kill")
+        stage.crash(flow, failpoint)
+        flow.run_once()
+        stage.expect_same(flow)
+
+    return run
+
+
+for _number, _failpoint in enumerate(
+    [*(f"{point}:1" for point in POINTS if point not in ("baseline-committed", "tail-read")), "batch-sent:2"], 1
+):
+    row(str(_number), f"kill -9 at {_failpoint}", "failpoint, SIGKILL to the runner")(
+        _killed_at(f"{_failpoint}:kill-driver")
+    )
+
+
+@row("12", "kill -9 at baseline-committed", "failpoint, SIGKILL to the runner")
+def baseline(stage: Stage) -> None:
+    flow = stage.flow(stage.topic("baseline", count=1000))
+    stage.crash(flow, "baseline-committed:1:kill-driver")
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row("13", "kill -9 during recovery from a kill -9", "failpoints acknowledged, then tail-read")
+def recovery_dies(stage: Stage) -> None:
+    flow = stage.begun("tail")
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    stage.crash(flow, "tail-read:1:kill-driver")
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row("14", "kill -9 at acknowledged, without provenance", "failpoint; provenance off, sole writer")
+def killed_without_provenance(stage: Stage) -> None:
+    flow = stage.begun("bare", provenance=False, target={"sole_writer": True})
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row("15", "random kill -9 of runner, JVM or worker", "loop, U(2, 12) s, while records come in")
+def random_kills(stage: Stage) -> str:
+    topic = stage.topic("random")
+    flow = stage.flow(topic, ingest={"max_records_per_batch": 2000})
+    killed: Counter[str] = Counter()
+    deadline = time.monotonic() + stage.minutes * 60
+    with feeding(stage, topic, 250):
+        while time.monotonic() < deadline:
+            runner = flow.start()
+            time.sleep(stage.random.uniform(2, 12))
+            killed[_kill_one(stage, runner)] += 1
+            _end_group(runner)
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"{stage.ends('source', topic):,} records, killed {dict(killed)}"
+
+
+def _kill_one(stage: Stage, runner: subprocess.Popen[str]) -> str:
+    below = children(runner.pid)
+    kinds = {
+        "runner": [runner.pid],
+        "jvm": [pid for pid in below if "SparkSubmit" in command_of(pid)],
+        "worker": [pid for pid in below if "pyspark.daemon" in command_of(pid)],
+    }
+    kind = stage.random.choice([kind for kind, pids in kinds.items() if pids])
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stage.random.choice(kinds[kind]), signal.SIGKILL)
+    if kind == "worker":
+        time.sleep(stage.random.uniform(0.5, 4))
+    return kind
+
+
+def _end_group(runner: subprocess.Popen[str]) -> None:
+    """The runner dies too, at the same instant or later; its remains are the next runner's to outlive."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(runner.pid, signal.SIGKILL)
+    finish(runner, 60)
+
+
+# --- 16: other processes of a runner ---
+
+
+@row("16", "kill -9 of a Python worker at acknowledged", "failpoint in every new worker")
+def worker_dies(stage: Stage) -> str:
+    flow = stage.begun("worker")
+    code, _ = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": "acknowledged:1:kill"}))
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"the runner ended with {code}"
+
+
+@row("16b", "kill -9 of a worker under task retries", "local[2,4], failpoint batch-sent")
+def worker_dies_with_retries(stage: Stage) -> str:
+    flow = stage.begun("retries", runner={"spark": {"spark.master": "local[2,4]"}})
+    code, _ = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": "batch-sent:1:kill"}))
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"the runner ended with {code}"
+
+
+@row("16c", "kill -9 of one worker while both send slowly", "SIGKILL by pid, target throttled", EQUAL + "; no restart")
+def one_of_two_workers_dies(stage: Stage) -> str:
+    topic = stage.topic("slow-workers")
+    flow = stage.flow(topic)
+    runner = flow.start()
+    try:
+        stage.caught_up(flow)
+        stage.proxy.set(THROTTLE, bytes_per_second=150_000)
+        seen = stage.proxy.produce_requests
+        stage.send(topic, bulk(3000))
+        wait_until(lambda: stage.proxy.produce_requests >= seen + 2, "both workers sending")
+        workers = _producing_workers(runner)
+        os.kill(stage.random.choice(workers), signal.SIGKILL)
+        time.sleep(4)
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, seconds=120)
+        time.sleep(3)
+    finally:
+        code, said = terminate(runner)
+    assert code == 0, said[-1500:]
+    stage.expect_same(flow)
+    return f"one of {len(workers)} workers"
+
+
+def _producing_workers(runner: subprocess.Popen[str]) -> list[int]:
+    daemons = [pid for pid in children(runner.pid) if "pyspark.daemon" in command_of(pid)]
+    return [pid for pid in daemons if not any(other in daemons for other in children(pid))]
+
+
+@row("16d", "kill -9 of the JVM alone", "SIGKILL to the runner's Java child, mid-send", "the runner ends; " + EQUAL)
+def jvm_dies(stage: Stage) -> str:
+    topic = stage.topic("jvm")
+    flow = stage.flow(topic)
+    runner = flow.start()
+    try:
+        stage.caught_up(flow)
+        stage.proxy.set(THROTTLE, bytes_per_second=150_000)
+        seen = stage.proxy.produce_requests
+        stage.send(topic, bulk(2000))
+        wait_until(lambda: stage.proxy.produce_requests > seen, "sending")
+        os.kill(jvm_of(runner), signal.SIGKILL)
+        code, said = finish(runner, 60)
+    finally:
+        stage.proxy.set(PASS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(runner.pid, signal.SIGKILL)
+    flow.run_once()
+    stage.expect_same(flow)
+    assert code != 0, said[-1500:]
+    assert "Traceback" not in said, f"a traceback: {said[-1500:]}"
+    return f"the runner ended with {code}"
+
+
+# --- 17-19: one writer ---
+
+
+@row("17", "SIGSTOP of a runner, a second starts, SIGCONT", "kill -STOP / -CONT", "the second is refused (5); " + EQUAL)
+def stopped_runner(stage: Stage) -> None:
+    topic = stage.topic("stopped")
+    flow = stage.flow(topic)
+    runner = flow.start()
+    try:
+        stage.caught_up(flow)
+        runner.send_signal(signal.SIGSTOP)
+        stage.more(topic, 500)
+        code, said = finish(flow.start("--once"))
+        assert code == 5, f"{code}: {said[-800:]}"
+        runner.send_signal(signal.SIGCONT)
+        stage.caught_up(flow)
+    finally:
+        runner.send_signal(signal.SIGCONT)
+        code, said = terminate(runner)
+    assert code == 0, said[-1500:]
+    stage.expect_same(flow)
+
+
+@row("18", "two runners at once on one folder", "both started together", "one ends with 5 before it produces; " + EQUAL)
+def two_runners(stage: Stage) -> str:
+    flow = stage.begun("two")
+    runners = [flow.start("--once"), flow.start("--once")]
+    codes = sorted(finish(runner)[0] for runner in runners)
+    assert codes == [0, 5], codes
+    stage.expect_same(flow)
+    versions = sorted(int(path.stem) for path in (flow.root / "tables/ops/ledger/_delta_log").glob("*[0-9].json"))
+    assert versions == list(range(len(versions))), "a commit of the ledger was written over or lost"
+    return f"exit codes {codes}"
+
+
+# --- 20-23: brokers ---
+
+
+def _broker_dies(stage: Stage, name: str) -> None:
+    topic = stage.topic(f"broker-{name}")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        with feeding(stage, topic, 1000):
+            time.sleep(1.5)
+            stage.cluster(name).kill_broker(0)
+            time.sleep(2)
+            stage.cluster(name).start_broker(0)
+            time.sleep(1)
+        stage.caught_up(flow, running=running, seconds=120)
+    stage.expect_same(flow)
+
+
+@row("20", "source broker kill -9", "SIGKILL, started again after 2 s, while records come in")
+def source_broker_dies(stage: Stage) -> None:
+    _broker_dies(stage, "source")
+
+
+@row("21", "target broker kill -9 mid-batch", "SIGKILL, started again after 2 s, while records come in")
+def target_broker_dies(stage: Stage) -> None:
+    _broker_dies(stage, "shaky")
+
+
+@row("21b", "target refuses connections for 8 s", "proxy: refuse")
+def target_refuses(stage: Stage) -> None:
+    topic = stage.topic("refuse")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.proxy.set(REFUSE)
+        stage.more(topic, 2000)
+        time.sleep(8)
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running)
+    stage.expect_same(flow)
+
+
+@row(
+    "22", "target broker SIGSTOP 20 s", "kill -STOP; delivery time-out 5 s", "late landings are taken for what they are"
+)
+def target_stops(stage: Stage) -> None:
+    topic = stage.topic("pause")
+    flow = stage.flow(topic, fanout={"delivery_timeout_seconds": 5})
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        with feeding(stage, topic, 1000):
+            time.sleep(1)
+            stage.cluster().pause_broker(0)
+            time.sleep(20)
+            stage.cluster().resume_broker(0)
+        stage.caught_up(flow, running=running, seconds=120)
+    stage.expect_same(flow)
+
+
+@row("23", "rolling restart of all brokers", "SIGTERM and start, one after the other", "no halt; " + EQUAL)
+def rolling(stage: Stage) -> None:
+    topic = stage.topic("rolling")
+    flow = stage.flow(topic, ["shaky", "hubs"])
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        for name in ("source", "shaky", "hubs"):
+            stage.more(topic, 300)
+            stage.cluster(name).stop_broker(0)
+            time.sleep(1)
+            stage.cluster(name).start_broker(0)
+        stage.more(topic, 300)
+        for target in flow.targets:
+            stage.caught_up(flow, target, running=running, seconds=120)
+    stage.expect_same(flow)
+
+
+# --- 24-27: the network ---
+
+
+@row("24", "acknowledgement lost, records landed", "proxy: drop-response, then reset")
+def ack_lost(stage: Stage) -> str:
+    topic = stage.topic("ack")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        for round_ in range(3):
+            swallowed = stage.proxy.swallowed_bytes
+            stage.proxy.set(DROP_RESPONSE)
+            stage.more(topic, 500, 200 + 500 * round_)
+            wait_until(lambda seen=swallowed: stage.proxy.swallowed_bytes > seen, "a lost acknowledgement")
+            stage.caught_up(flow, running=running)  # they are there, and nobody knows
+            stage.proxy.set(PASS)
+            stage.proxy.reset_all()
+            time.sleep(1)
+        stage.more(topic, 100, 1700)
+        stage.caught_up(flow, running=running)
+        time.sleep(1)
+    stage.expect_same(flow)
+    return f"{stage.proxy.swallowed_bytes:,} bytes swallowed"
+
+
+@row("24b", "acknowledgement lost for longer than the time-out", "proxy: drop-response 12 s, delivery time-out 4 s")
+def ack_lost_for_long(stage: Stage) -> None:
+    topic = stage.topic("ack-long")
+    flow = stage.flow(topic, fanout={"delivery_timeout_seconds": 4})
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.proxy.set(DROP_RESPONSE)
+        stage.more(topic, 1000)
+        time.sleep(12)
+        stage.proxy.set(PASS)
+        stage.more(topic, 200, 1200)
+        stage.caught_up(flow, running=running)
+        time.sleep(3)
+    stage.expect_same(flow)
+
+
+@row(
+    "24c",
+    "a request that lands after recovery",
+    "proxy: connections held 15 s, delivery time-out 4 s, then released",
+    "cannot be excluded; the duplicates are listed exactly, order kept otherwise",
+)
+def late_landing(stage: Stage) -> str:
+    topic = stage.topic("late")
+    flow = stage.flow(topic, fanout={"delivery_timeout_seconds": 4})
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        held = stage.proxy.hold_producers()
+        assert held, "no connection carried records"
+        stage.more(topic, 500)
+        stage.caught_up(flow, running=running)  # by new connections
+        ends = stage.ends("shaky", target_name(flow))
+        stage.proxy.release()
+        wait_until(lambda: stage.ends("shaky", target_name(flow)) > ends, "the late landing", 20)
+        stage.more(topic, 100, 700)
+        want = stage.ends("source", topic) + stage.ends("shaky", target_name(flow)) - ends
+        wait_until(lambda: stage.ends("shaky", target_name(flow)) >= want, "the rest")
+        time.sleep(2)
+    return _expect_listed_duplicates(stage, flow)
+
+
+def _expect_listed_duplicates(stage: Stage, flow: Flow) -> str:
+    sent, got = stage.records.read("source", flow.topics[0]), stage.records.read("shaky", target_name(flow))
+    twice: set[tuple[int, int]] = set()
+    for number, records in sent.items():
+        places = {record: offset for offset, record in enumerate(records)}
+        assert list(dict.fromkeys(got[number])) == records, f"partition {number}: order or content differ"
+        twice |= {(number, places[record]) for record, seen in Counter(got[number]).items() if seen > 1}
+    listed = {
+        (entry["partition"], offset)
+        for entry in flow.rows("ops.incidents")
+        if entry["kind"] == "duplicate"
+        for offset in range(entry["first_offset"], entry["last_offset"] + 1)
+    }
+    assert twice, "nothing landed twice: the row does not test what it says"
+    assert twice == listed, f"{len(twice)} landed twice, {len(listed)} are listed"
+    return f"{len(twice)} duplicates, all listed"
+
+
+@row("25", "connections reset every 50 kB", "proxy: reset, 12 s", "progress meanwhile; " + EQUAL)
+def resets(stage: Stage) -> str:
+    topic = stage.topic("reset")
+    flow = stage.flow(topic, fanout={"producer": {"batch.size": "16000", "reconnect.backoff.max.ms": "200"}})
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.proxy.set(RESET, every_bytes=50_000)
+        stage.send(topic, bulk(2000))
+        time.sleep(12)
+        during = stage.ends("shaky", target_name(flow))
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running)
+    assert during > 200, "no progress while connections were reset"
+    stage.expect_same(flow)
+    return f"{during - 200} of 2000 records went through meanwhile"
+
+
+@row("25b", "the target's side half-closed", "proxy: half-close, 5 s")
+def half_closed(stage: Stage) -> None:
+    topic = stage.topic("half")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.more(topic, 1000)
+        stage.proxy.set(HALF_CLOSE)
+        time.sleep(5)
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running)
+    stage.expect_same(flow)
+
+
+@row(
+    "26",
+    "target unreachable for 25 s, the source goes on",
+    "proxy: blackhole; delivery time-out 5 s; a second target",
+    "bronze and the second target go on; " + EQUAL,
+)
+def blackhole(stage: Stage) -> str:
+    topic = stage.topic("hole")
+    flow = stage.flow(topic, ["shaky", "hubs"], fanout={"delivery_timeout_seconds": 5})
+    with stage.running(flow) as running:
+        for target in flow.targets:
+            stage.caught_up(flow, target, running=running)
+        stage.proxy.set(BLACKHOLE)
+        begun = time.monotonic()
+        stage.more(topic, 1000)
+        stage.caught_up(flow, "hubs", running=running, seconds=20)
+        other = time.monotonic() - begun
+        stage.more(topic, 1000, 1200)
+        stage.caught_up(flow, "hubs", running=running, seconds=20)
+        time.sleep(max(0, 25 - (time.monotonic() - begun)))
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running, seconds=90)
+    stage.expect_same(flow)
+    return f"the other target had its records after {other:.1f} s"
+
+
+@row("26b", "source unreachable for 25 s", "proxy: blackhole before the source", "waits, then goes on; " + EQUAL)
+def source_blackhole(stage: Stage) -> None:
+    proxy, topic = source_proxy(stage), stage.topic("source-hole")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        proxy.set(BLACKHOLE)
+        stage.more(topic, 1000)
+        time.sleep(25)
+        proxy.set(PASS)
+        stage.caught_up(flow, running=running, seconds=120)
+    stage.expect_same(flow)
+
+
+@row("27", "1 Mbit/s to the target", "proxy: throttle 125 kB/s for each connection")
+def throttled(stage: Stage) -> None:
+    _slow(stage, THROTTLE, bytes_per_second=125_000)
+
+
+@row("27b", "100 ms to the target", "proxy: delay 100 ms for each chunk")
+def delayed(stage: Stage) -> None:
+    _slow(stage, DELAY, seconds=0.1)
+
+
+def _slow(stage: Stage, mode: str, **options: float) -> None:
+    topic = stage.topic("slow")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.proxy.set(mode, **options)
+        stage.send(topic, bulk(1000))
+        stage.caught_up(flow, running=running, seconds=90)
+        stage.proxy.set(PASS)
+    stage.expect_same(flow)
+
+
+# --- 28-31: the source changes ---
+
+
+@row("28", "retention overtakes the reader, policy stop", "delete-records", "stops (4), the exact range in incidents")
+def retention_stop(stage: Stage) -> None:
+    flow = _overtaken(stage, "stop")
+    with pytest.raises(SourceLoss, match="offsets 100-149"):
+        flow.run_once()
+    assert _incidents(flow) == [("retention", 0, 100, 149)]
+
+
+@row(
+    "28b",
+    "retention overtakes the reader, policy continue",
+    "delete-records",
+    "the range in incidents, the rest relayed",
+)
+def retention_continue(stage: Stage) -> None:
+    flow = _overtaken(stage, "continue")
+    flow.run_once()
+    flow.run_once()
+    assert _incidents(flow) == [("retention", 0, 100, 149)]
+    got = stage.records.read("shaky", target_name(flow))
+    want = stage.records.numbered(1200, 2)
+    assert got[0] == want[0:200:2] + want[300::2], "partition 0"
+    assert got[1] == want[1::2], "partition 1"
+
+
+def _overtaken(stage: Stage, policy: str) -> Flow:
+    topic = stage.topic("retention")
+    flow = stage.flow(topic, on_source_loss=policy)
+    flow.run_once()
+    stage.more(topic, 1000)
+    stage.drop_before(topic, 150)
+    return flow
+
+
+def _incidents(flow: Flow) -> list[tuple[str, int, int, int]]:
+    return [
+        (entry["kind"], entry["partition"], entry["first_offset"], entry["last_offset"])
+        for entry in flow.rows("ops.incidents")
+    ]
+
+
+@row("28c", "retention overtakes a running reader", "source blackholed, delete-records, source back", "as 28")
+def retention_while_running(stage: Stage) -> None:
+    proxy, topic = source_proxy(stage), stage.topic("overtaken")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        proxy.set(BLACKHOLE)
+        stage.more(topic, 1000)
+        stage.drop_before(topic, 150)
+        proxy.set(PASS)
+        running.ended_with(SourceLoss, 90)
+    found = _incidents(flow)
+    assert len(found) == 1, found
+    assert found[0][:2] == ("retention", 0), found
+    assert found[0][3] == 149, found
+
+
+@row("29", "source topic deleted while it is read", "admin", "stops (4), the topic named in incidents")
+def topic_deleted(stage: Stage) -> str:
+    topic = stage.topic("deleted")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.delete("source", topic)
+        said = running.ended_with(DataAtRisk, 90)
+    stage.expect_incidents(flow, ["topic_deleted"])
+    return said.splitlines()[0][:100]
+
+
+@row(
+    "30",
+    "source topic made anew, longer than before",
+    "admin, while it is read",
+    "stops (4) by topic id; both kept apart",
+)
+def topic_made_anew(stage: Stage) -> None:
+    topic = stage.topic("anew")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.delete("source", topic)
+        stage.records.create("source", topic, 2)
+        stage.more(topic, 600, 1000)
+        running.ended_with(DataAtRisk, 90)
+    assert {kind for kind, *_ in _incidents(flow)} <= {"topic_recreated", "topic_deleted"}, _incidents(flow)
+    flow.options["on_source_loss"] = "continue"
+    flow.run_once()
+    flow.run_once()
+    want = stage.records.numbered(200, 2) + stage.records.numbered(600, 2, 1000)
+    got = stage.records.read("shaky", target_name(flow))
+    assert got == {0: want[0::2], 1: want[1::2]}, "old and new records, each once"
+
+
+@row("31", "partitions 2 to 4 while it runs", "admin", "the target grows first, the new ones from 0; " + EQUAL)
+def partitions_grow(stage: Stage) -> None:
+    topic = stage.topic("grow")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        stage.records.cluster("source").grow_topic(topic, 4)
+        wait_until(lambda: stage.records.cluster("source").describe([topic])[topic].partitions == 4, "growth")
+        stage.more(topic, 800, partitions=4)
+        stage.caught_up(flow, running=running)
+    stage.expect_same(flow)
+
+
+@row("32", "key order, 100,000 records in 6 partitions", "load")
+def key_order(stage: Stage) -> None:
+    topic = stage.topic("keys", partitions=6, count=0)
+    stage.send(topic, stage.records.numbered(100_000, 6))
+    flow = stage.flow(topic, ingest={"max_records_per_batch": 30_000})
+    flow.run_once()
+    stage.expect_same(flow, audit=False)
+
+
+# --- 33-41: what records can be ---
+
+
+def transactional(stage: Stage, topic: str, name: str) -> Producer:
+    producer = Producer({**direct_or_not(stage, "source"), "transactional.id": f"{name}-{topic}", "linger.ms": 5})
+    producer.init_transactions(20)
+    return producer
+
+
+def direct_or_not(stage: Stage, name: str) -> dict[str, str]:
+    cluster = stage.cluster(name)
+    return direct(cluster) if name in stage.proxies else cluster.client_config()
+
+
+@row(
+    "33",
+    "aborted, open and committed transactions",
+    "transactional producers",
+    "committed only; an open one is waited for",
+)
+def transactions(stage: Stage) -> None:
+    topic = stage.topic("txn", partitions=1, count=5)
+    producer, want = transactional(stage, topic, "t"), [b"value-%d" % n for n in range(5)]
+    for number, commits in enumerate([True, False, True, False]):
+        producer.begin_transaction()
+        for n in range(7):
+            producer.produce(topic, b"%d-%d" % (number, n), partition=0)
+        producer.flush()
+        producer.commit_transaction(20) if commits else producer.abort_transaction(20)
+        want += [b"%d-%d" % (number, n) for n in range(7)] if commits else []
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush()
+    flow = stage.flow(topic)
+    flow.run_once()
+    assert _values(stage, flow) == want
+    producer.commit_transaction(20)
+    flow.run_once()
+    assert _values(stage, flow) == [*want, b"open"]
+    assert flow.audit().ok
+    stage.expect_incidents(flow, [])
+
+
+def _values(stage: Stage, flow: Flow, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in stage.records.read("shaky", target_name(flow))[partition]]
+
+
+HANGING = """
+import sys, time
+from confluent_kafka import Producer
+who = {"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[3]}
+producer = Producer({**who, "transaction.timeout.ms": 600000})
+producer.init_transactions(20)
+producer.begin_transaction()
+producer.produce(sys.argv[2], b"hanging", partition=0)
+producer.flush()
+print("sent", flush=True)
+time.sleep(600)
+"""
+
+
+@row(
+    "34",
+    "hanging transaction",
+    "the producer is killed, its time-out is long",
+    "nothing lost, nothing early; `--once` ends",
+)
+def hanging(stage: Stage) -> None:
+    topic = stage.topic("hanging", partitions=1, count=20)
+    servers = direct_or_not(stage, "source")["bootstrap.servers"]
+    command = [sys.executable, "-c", HANGING, servers, topic, f"h-{topic}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "sent"
+        process.kill()
+    stage.send(topic, stage.records.numbered(10, 1, 20))
+    flow = stage.flow(topic)
+    flow.run_once()
+    assert _values(stage, flow) == [b"value-%d" % n for n in range(20)]
+    transactional(stage, topic, "h")  # a new producer of that name: the broker aborts the old one's transaction
+    time.sleep(1)
+    flow.run_once()
+    assert _values(stage, flow) == [b"value-%d" % n for n in range(30)]
+    stage.expect_incidents(flow, [])
+
+
+@row(
+    "35",
+    "compacted source: gaps and tombstones",
+    "segments rolled, cleaner",
+    "no false alarm, null values kept; " + EQUAL,
+)
+def compacted_source(stage: Stage) -> str:
+    topic = stage.topic(
+        "compact", partitions=1, count=0, cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0.001",
+        delete_retention_ms="600000", max_compaction_lag_ms="1000",
+    )  # fmt: skip
+    flow = stage.flow(topic)
+    for value in range(4):
+        records = [Record(None if key == 3 else b"%d" % value, b"k%d" % key) for key in range(20)]
+        stage.send(topic, records)
+        flow.run_once()
+    expected = stage.ends("shaky", target_name(flow))
+    wait_until(lambda: len(stage.records.read("source", topic)[0]) < stage.ends("source", topic), "the cleaner", 40)
+    stage.send(topic, [Record(b"last", b"k%d" % key) for key in range(20)])
+    flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == expected + 20
+    fresh = stage.flow(
+        topic,
+        ["hubs"],
+    )
+    fresh.name = "fresh"
+    fresh.options["bronze"] = "bronze.fresh"
+    fresh.run_once()
+    assert stage.records.read("hubs", target_name(flow)) == stage.records.read("source", topic)
+    assert flow.audit().ok
+    stage.expect_incidents(flow, [])
+    return f"{len(stage.records.read('source', topic)[0])} of {stage.ends('source', topic)} offsets left"
+
+
+@row(
+    "36",
+    "compacted target, runner killed",
+    "failpoint acknowledged; the cleaner thins the tail",
+    "the ledger is trusted, nothing sent again",
+)
+def compacted_target(stage: Stage) -> str:
+    topic = stage.topic("thin", partitions=1, count=0)
+    stage.records.create(
+        "shaky", f"source.{topic}", 1, cleanup_policy="compact", segment_ms="1", min_cleanable_dirty_ratio="0.001",
+        max_compaction_lag_ms="500",
+    )  # fmt: skip
+    stage.send(topic, [Record(b"%d" % n, b"k%d" % (n % 7)) for n in range(500)])
+    flow = stage.flow(topic)
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    ends = stage.ends("shaky", target_name(flow))
+    time.sleep(20)
+    left = len(stage.records.read("shaky", target_name(flow))[0])
+    stage.send(topic, [Record(b"%d" % n, b"k%d" % (n % 7)) for n in range(500, 600)])
+    flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == stage.ends("source", topic)
+    last = {record.key: record for record in stage.records.read("source", topic)[0]}
+    assert {record.key: record for record in stage.records.read("shaky", target_name(flow))[0]} == last
+    return f"{left} of {ends} records were left when it recovered"
+
+
+@row(
+    "36b",
+    "target drops records at once, runner killed",
+    "failpoint acknowledged, then delete-records on the target",
+    "the ledger is trusted, nothing sent again",
+)
+def expiring_target(stage: Stage) -> None:
+    flow = stage.begun("expire")
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    for partition, records in stage.records.read("shaky", target_name(flow)).items():
+        stage.drop_before(target_name(flow), len(records), partition, "shaky")
+    flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == stage.ends("source", flow.topics[0])
+    stage.more(flow.topics[0], 100, 2200)
+    flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == stage.ends("source", flow.topics[0])
+
+
+def _oversize(stage: Stage, policy: str) -> Flow:
+    topic = stage.topic("large", partitions=1, count=10)
+    stage.records.create("shaky", f"source.{topic}", 1, max_message_bytes="20000")
+    stage.send(topic, bulk(1, 50_000, 1))
+    stage.send(topic, stage.records.numbered(10, 1, 10))
+    return stage.flow(topic, on_undeliverable=policy)
+
+
+@row(
+    "37",
+    "record too large for the target, policy stop",
+    "max.message.bytes",
+    "stops (4) at that offset, all before it delivered",
+)
+def oversize_stop(stage: Stage) -> None:
+    flow = _oversize(stage, "stop")
+    for _ in range(2):
+        with pytest.raises(Undeliverable, match="offset 10"):
+            flow.run_once()
+        assert _values(stage, flow) == [b"value-%d" % n for n in range(10)]
+    flow.options["on_undeliverable"] = "dead_letter"
+    flow.run_once()
+    _expect_dead_letter(stage, flow)
+
+
+@row(
+    "37b",
+    "record too large for the target, policy dead_letter",
+    "max.message.bytes",
+    "quarantined, neighbours delivered",
+)
+def oversize_dead_letter(stage: Stage) -> None:
+    flow = _oversize(stage, "dead_letter")
+    flow.run_once()
+    flow.run_once()
+    _expect_dead_letter(stage, flow)
+
+
+def _expect_dead_letter(stage: Stage, flow: Flow) -> None:
+    assert _values(stage, flow) == [b"value-%d" % n for n in range(20)]
+    assert [entry["source_offset"] for entry in flow.rows("ops.dead_letters")] == [10]
+    report = flow.audit()
+    assert report.ok, report.findings[:5]
+
+
+@row("38", "awkward records", "null and empty, repeated headers, null header values", EQUAL)
+def awkward(stage: Stage) -> None:
+    records = [
+        Record(key=None), Record(key=b""), Record(value=None), Record(value=b""), Record(None, None),
+        Record(headers=(("a", b"1"), ("a", b"2"), ("", None), ("n", None), ("e", b""), ("ü", b"\xff"))),
+        Record(timestamp_ms=1), Record(timestamp_ms=4_102_444_800_000 // 4), Record(bytes(range(256)) * 3000),
+    ]  # fmt: skip
+    topic = stage.topic("awkward", partitions=1, count=0)
+    stage.send(topic, records)
+    flow = stage.flow(topic, ["shaky", "hubs"])
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row("39", "bytes that are no schema's", "random keys and values")
+def random_bytes(stage: Stage) -> None:
+    topic = stage.topic("noise", count=0)
+    stage.send(
+        topic, [Record(os.urandom(n % 300), os.urandom(n % 17), (), 1_700_000_000_000, n % 2) for n in range(1000)]
+    )
+    flow = stage.flow(topic)
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row(
+    "40",
+    "a corrupt batch at the source",
+    "a byte of the segment flipped, broker stopped meanwhile",
+    "stops (4), says where; no loss in silence",
+)
+def corrupt_batch(stage: Stage) -> str:
+    topic = stage.topic("corrupt", partitions=1, count=100)
+    flow = stage.flow(topic)
+    flow.run_once()
+    stage.send(topic, bulk(50, 500, 1))
+    cluster = stage.cluster("source")
+    cluster.stop_broker(0)
+    segment = next((cluster.folder / "broker-0" / "data" / f"{topic}-0").glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[-100] ^= 0xFF
+    segment.write_bytes(data)
+    cluster.start_broker(0)
+    begun = time.monotonic()
+    code, said = finish(flow.start("--once"), 150)
+    assert code in (3, 4), f"{code}: {said[-1000:]}"
+    assert "Traceback" not in said, said[-1000:]
+    assert len(_values(stage, flow)) == 100
+    return f"exit {code} after {time.monotonic() - begun:.0f} s: {said.splitlines()[-2][-160:]}"
+
+
+def _future(stage: Stage, policy: str) -> Flow:
+    topic = stage.topic("future", partitions=1, count=10, message_timestamp_after_max_ms=str(10**15))
+    stage.records.create("shaky", f"source.{topic}", 1, message_timestamp_after_max_ms="3600000")
+    stage.send(topic, [Record(b"future", timestamp_ms=int(time.time() * 1000) + 86_400_000)])
+    stage.send(topic, stage.records.numbered(10, 1, 10))
+    return stage.flow(topic, on_undeliverable=policy)
+
+
+@row(
+    "41",
+    "timestamp in the future, policy stop",
+    "message.timestamp.after.max.ms of the target",
+    "stops (4) at that offset",
+)
+def future_stop(stage: Stage) -> None:
+    flow = _future(stage, "stop")
+    with pytest.raises(Undeliverable, match="offset 10"):
+        flow.run_once()
+    assert _values(stage, flow) == [b"value-%d" % n for n in range(10)]
+
+
+@row(
+    "41b",
+    "timestamp in the future, policy dead_letter",
+    "message.timestamp.after.max.ms of the target",
+    "quarantined, neighbours delivered",
+)
+def future_dead_letter(stage: Stage) -> None:
+    flow = _future(stage, "dead_letter")
+    flow.run_once()
+    _expect_dead_letter(stage, flow)
+
+
+# --- 42-44: access ---
+
+
+def _refused(flow: Flow, change: Callable[[dict], None], seconds: float = 60) -> tuple[int, str, float]:
+    content = yaml.safe_load(flow.write().read_text())
+    change(content)
+    flow.path.write_text(yaml.safe_dump(content))
+    begun = time.monotonic()
+    runner = flow.command("run", "-c", str(flow.path), "--once", environment={"WRONG_PASSWORD": "wr0ng-s3cret"})
+    code, said = finish(runner, seconds)
+    assert "Traceback" not in said, said[-1000:]
+    assert "next:" in said, said[-1000:]
+    return code, said, time.monotonic() - begun
+
+
+@row("42", "wrong password", "configuration", "exit 3 within 30 s, no secret said; goes on after the fix")
+def wrong_password(stage: Stage) -> str:
+    flow = stage.flow(stage.topic("password"), ["hubs"])
+    code, said, seconds = _refused(
+        flow, lambda c: c["clusters"]["hubs"]["security"].update(password="${env:WRONG_PASSWORD}")
+    )
+    assert code == 3, said
+    assert seconds < 30, seconds
+    assert "wr0ng-s3cret" not in said
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"refused after {seconds:.1f} s"
+
+
+@row(
+    "43",
+    "wrong authority",
+    "a CA that signed nothing",
+    "exit 3, refused before anything is made; goes on after the fix",
+)
+def wrong_authority(stage: Stage) -> str:
+    flow = stage.flow(stage.topic("authority"), ["hubs"])
+    other = flow.folder / "other-ca.pem"
+    other.write_bytes(certs.authority().certificate_pem)
+    code, said, seconds = _refused(flow, lambda c: c["clusters"]["hubs"]["security"].update(ca=str(other)))
+    assert code == 3, said
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"refused after {seconds:.1f} s"
+
+
+@row(
+    "44",
+    "ACL for writing removed while it runs",
+    "admin, authorizer of the second target",
+    "stops that target, names topic; goes on after the fix",
+)
+def acl_removed(stage: Stage) -> str:
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclBindingFilter,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    if "authorizer.class.name" not in stage.cluster("hubs").spec.config:
+        raise NotHere("the lab's clusters have no authorizer here")
+    topic = stage.topic("acl")
+    flow = stage.flow(topic, ["hubs"])
+    admin = AdminClient({**direct(stage.cluster("hubs")), "log_level": 0})
+    asked = (ResourceType.TOPIC, target_name(flow), ResourcePatternType.LITERAL, "User:*", "*")
+    with stage.running(flow) as running:
+        stage.caught_up(flow, "hubs", running=running)
+        deny = AclBinding(*asked, AclOperation.WRITE, AclPermissionType.DENY)
+        next(iter(admin.create_acls([deny]).values())).result(20)
+        time.sleep(1)
+        stage.more(topic, 300)
+        from mirrorlake.errors import AccessRefused
+
+        said = running.ended_with(AccessRefused, 60)
+    everything = AclBindingFilter(*asked, AclOperation.ANY, AclPermissionType.ANY)
+    next(iter(admin.delete_acls([everything]).values())).result(20)
+    time.sleep(1)
+    flow.run_once()
+    stage.expect_same(flow)
+    return said.splitlines()[0][:120]
+
+
+# --- 45-49: storage ---
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, megabytes: int) -> Iterator[None]:
+    path.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        raise NotHere("mounting a file system is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+def remount(path: Path, option: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{option}", str(path)], check=True)
+
+
+@row(
+    "45",
+    "disk full",
+    "tmpfs of 10 MB as the storage root",
+    "stops, acknowledges nothing falsely; goes on when freed; " + EQUAL,
+)
+def disk_full(stage: Stage) -> str:
+    topic = stage.topic("full")
+    flow = stage.flow(topic, ingest={"max_records_per_batch": 2000})
+    with small_disk(flow.root, 10):
+        flow.run_once()
+        stage.send(topic, bulk(16_000))
+        code, said = finish(flow.start("--once"), 180)
+        assert code in (3, 4), f"{code}: {said[-1500:]}"
+        assert "Traceback" not in said, said[-1500:]
+        remount(flow.root, "size=200m")
+        flow.run_once()
+        stage.expect_same(flow)
+    return f"exit {code}"
+
+
+@row(
+    "45b",
+    "disk full for the ledger only",
+    "failpoint ledger-before-commit raises",
+    "the flow stops; nothing is sent again; " + EQUAL,
+)
+def ledger_fails(stage: Stage) -> str:
+    flow = stage.begun("ledger-full")
+    code, said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": "ledger-before-commit:1:raise"}))
+    assert code != 0, said
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"exit {code}"
+
+
+@row(
+    "46", "a checkpoint's offset file cut to nothing", "truncate", "refuses (4) or goes on; never from the start again"
+)
+def truncated_offsets(stage: Stage) -> str:
+    return _truncated(stage, "offsets")
+
+
+@row(
+    "46b", "a checkpoint's commit file cut to nothing", "truncate", "refuses (4) or goes on; never from the start again"
+)
+def truncated_commits(stage: Stage) -> str:
+    return _truncated(stage, "commits")
+
+
+def _truncated(stage: Stage, kind: str) -> str:
+    flow = stage.begun("cut")
+    flow.run_once()
+    folder = next((flow.root / "checkpoints").glob(f"*/ingest.*/g0/{kind}"))
+    newest = max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    newest.write_bytes(b"")
+    stage.more(flow.topics[0], 500, 2200)
+    code, said = finish(flow.start("--once"))
+    assert "Traceback" not in said, f"exit {code}: {said[-700:]}"
+    assert code in (0, 4), f"exit {code}: {said[-700:]}"
+    if code == 4:
+        shutil.rmtree(flow.root / "checkpoints")  # what a person would do next, since the ledger is intact
+        flow.run_once()
+    stage.expect_same(flow)
+    return f"exit {code}"
+
+
+@row("46c", "storage root read-only", "tmpfs remounted ro", "exit 3, named; goes on after the fix")
+def read_only(stage: Stage) -> str:
+    topic = stage.topic("readonly")
+    flow = stage.flow(topic)
+    with small_disk(flow.root, 200):
+        flow.run_once()
+        stage.more(topic, 300)
+        remount(flow.root, "ro")
+        code, said = finish(flow.start("--once"))
+        assert code == 3, f"{code}: {said[-800:]}"
+        assert "Traceback" not in said, said[-800:]
+        remount(flow.root, "rw")
+        flow.run_once()
+        stage.expect_same(flow)
+    return f"exit {code}"
+
+
+@row("47", "checkpoints deleted", "rm -r, twice", "begun again from bronze and ledger; " + EQUAL)
+def checkpoints_deleted(stage: Stage) -> None:
+    flow = stage.begun("gone")
+    for round_ in range(2):
+        flow.run_once()
+        shutil.rmtree(flow.root / "checkpoints")
+        stage.more(flow.topics[0], 300, 2200 + 300 * round_)
+    flow.run_once()
+    stage.expect_same(flow)
+
+
+@row(
+    "48",
+    "Delta commit landed, Spark told otherwise",
+    "failpoint bronze-committed raises",
+    "not appended twice; " + EQUAL,
+)
+def commit_unknown(stage: Stage) -> str:
+    flow = stage.begun("commit")
+    code, said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": "bronze-committed:1:raise"}))
+    if code != 0:
+        flow.run_once()
+    stage.expect_same(flow)
+    assert "Traceback" not in said, said[-800:]
+    return f"exit {code}"
+
+
+@row("49", "OPTIMIZE and VACUUM while it runs", "SQL, several times; a target that is behind")
+def optimized(stage: Stage) -> str:
+    topic = stage.topic("optimize")
+    flow = stage.flow(topic, ["shaky", "hubs"], fanout={"delivery_timeout_seconds": 5})
+    table = flow.root / "tables" / "bronze"
+    with stage.running(flow) as running:
+        for target in flow.targets:
+            stage.caught_up(flow, target, running=running)
+        folder = next(table.iterdir())
+        stage.proxy.set(BLACKHOLE)
+        for round_ in range(4):
+            stage.more(topic, 300, 200 + 300 * round_)
+            stage.caught_up(flow, "hubs", running=running)
+        files = len(DeltaTable(str(folder)).file_uris())
+        DeltaTable(str(folder)).optimize.compact()
+        DeltaTable(str(folder)).vacuum(0, enforce_retention_duration=False, dry_run=False)
+        left = len(list(folder.rglob("*.parquet")))
+        stage.proxy.set(PASS)
+        stage.more(topic, 300, 1400)
+        for target in flow.targets:
+            stage.caught_up(flow, target, running=running)
+    stage.expect_same(flow)
+    return f"{files} files became {left}"
+
+
+# --- 50-56: targets and sources that go back in time ---
+
+
+@row("50", "target topic made anew", "admin", "stops (4); `repair` fills it from bronze")
+def target_made_anew(stage: Stage) -> str:
+    flow = stage.begun("remade")
+    flow.run_once()
+    stage.delete("shaky", target_name(flow))
+    stage.records.create("shaky", target_name(flow), 2)
+    with pytest.raises(TargetDiverged, match="made anew"):
+        flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == 0, "something was sent"
+    return _repaired(stage, flow)
+
+
+@row(
+    "50b",
+    "target restored from an older copy",
+    "its partitions' folders put back, broker stopped",
+    "stops (4); `repair` sends exactly what is missing",
+)
+def target_rewound(stage: Stage) -> str:
+    topic = stage.topic("rewound")
+    flow = stage.flow(topic)
+    flow.run_once()
+    with _put_back(stage, "shaky", target_name(flow)):
+        stage.more(topic, 500)
+        flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == 200
+    with pytest.raises(TargetDiverged, match="the log reached"):
+        flow.run_once()
+    return _repaired(stage, flow)
+
+
+@contextlib.contextmanager
+def _put_back(stage: Stage, name: str, topic: str) -> Iterator[None]:
+    """What is written to a topic inside is gone after, as if its disks had been restored."""
+    cluster = stage.cluster(name)
+    data = cluster.folder / "broker-0" / "data"
+    kept = stage.folder / f"kept-{topic}"
+    cluster.stop_broker(0)
+    for folder in data.glob(f"{topic}-[0-9]"):
+        shutil.copytree(folder, kept / folder.name)
+    cluster.start_broker(0)
+    yield
+    cluster.stop_broker(0)
+    for folder in kept.iterdir():
+        shutil.rmtree(data / folder.name)
+        shutil.copytree(folder, data / folder.name)
+    cluster.start_broker(0)
+
+
+def _repaired(stage: Stage, flow: Flow) -> str:
+    code, said = finish(flow.command("repair", "-c", str(flow.write()), "--target", "shaky", "--apply"))
+    assert code == 0, f"repair: exit {code}: {said[-1000:]}"
+    stage.more(flow.topics[0], 100, 5000)
+    flow.run_once()
+    stage.expect_same(flow)
+    return "repaired"
+
+
+@row("54", "one of two targets down when the runner starts", "proxy: refuse", "the other gets its records")
+def down_at_start(stage: Stage) -> None:
+    topic = stage.topic("down")
+    flow = stage.flow(topic, ["shaky", "hubs"])
+    flow.run_once()
+    stage.proxy.set(REFUSE)
+    stage.more(topic, 500)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, "hubs", running=running, seconds=60)
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running, seconds=60)
+    stage.expect_same(flow)
+
+
+@row(
+    "56",
+    "source goes back in time",
+    "its partitions' folders put back, broker stopped",
+    "stops (4), log_truncated in incidents",
+)
+def source_rewound(stage: Stage) -> None:
+    topic = stage.topic("past")
+    flow = stage.flow(topic)
+    with _put_back(stage, "source", topic):
+        stage.more(topic, 500)
+        flow.run_once()
+    with pytest.raises(SourceLoss, match="log_truncated"):
+        flow.run_once()
+    stage.expect_incidents(flow, ["log_truncated"])
+
+
+# --- beyond the matrix ---
+
+
+@row(
+    "E1", "target topic holds unknown records, policy stop", "records before the first run", "stops (4) before it sends"
+)
+def existing_stop(stage: Stage) -> None:
+    flow = _existing(stage, "stop")
+    with pytest.raises(ExistingRecords):
+        flow.run_once()
+    assert stage.ends("shaky", target_name(flow)) == 5
+
+
+@row(
+    "E2",
+    "target topic holds unknown records, policy append",
+    "records before the first run; killed at acknowledged",
+    "all are sent beside them, once",
+)
+def existing_append(stage: Stage) -> None:
+    flow = _existing(stage, "append")
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    flow.run_once()
+    assert _values(stage, flow) == [b"theirs"] * 5 + [b"value-%d" % n for n in range(100)]
+
+
+@row(
+    "E3",
+    "target topic holds unknown records, policy latest",
+    "records before the first run",
+    "only what comes from now on is sent",
+)
+def existing_latest(stage: Stage) -> None:
+    flow = _existing(stage, "latest")
+    flow.run_once()
+    stage.send(flow.topics[0], stage.records.numbered(50, 1, 100))
+    flow.run_once()
+    assert _values(stage, flow) == [b"theirs"] * 5 + [b"value-%d" % n for n in range(100, 150)]
+
+
+def _existing(stage: Stage, policy: str) -> Flow:
+    topic = stage.topic("existing", partitions=1, count=100)
+    stage.records.create("shaky", f"source.{topic}", 1)
+    stage.send(f"source.{topic}", [Record(b"theirs")] * 5, "shaky")
+    return stage.flow(topic, target={"existing_records": policy})
+
+
+@row(
+    "E4",
+    "somebody else writes to the target topic meanwhile",
+    "a producer of its own, and a kill at acknowledged",
+    "ours each once and in order among theirs",
+)
+def foreign_writer(stage: Stage) -> None:
+    flow = stage.begun("foreign")
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    stage.send(target_name(flow), [Record(b"theirs")] * 5, "shaky")
+    flow.run_once()
+    stage.send(target_name(flow), [Record(b"theirs")] * 5, "shaky")
+    stage.more(flow.topics[0], 300, 2200)
+    flow.run_once()
+    got = stage.records.read("shaky", target_name(flow))
+    for number, want in stage.records.read("source", flow.topics[0]).items():
+        assert [record for record in got[number] if record.value != b"theirs"] == want, f"partition {number}"
+
+
+BY_SLUG = {slug(f"{row.number} {row.name}"): row for row in ROWS}
