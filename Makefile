@@ -7,7 +7,7 @@ EXTRAS := local,lab,notebooks,dev
 # Empty, except under `make test`, which collects coverage over all directories.
 COV :=
 
-.PHONY: help java venv jars demo test check lint types unit spark-test broker-test forget-coverage format
+.PHONY: help java venv jars demo test check lint types unit spark-test broker-test chaos forget-coverage format
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ spark-test: java venv ## tests/spark: a local Spark session
 
 broker-test: java venv ## tests/broker: real Kafka brokers from jars
 	$(PY) -m pytest tests/broker $(COV)
+
+chaos: java venv ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
+	$(PY) tests/chaos $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 forget-coverage: venv
 	@$(PY) -m coverage erase

@@ -6,13 +6,14 @@ What the source dropped before it was read is never passed over: `diagnose` name
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import SourceLoss
+from mirrorlake.errors import SourceLoss, StateMismatch
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
@@ -124,14 +125,29 @@ def read_positions(checkpoint: Path) -> dict[TopicPartition, int]:
     commits = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]
     if not commits:
         return {}
-    lines = (checkpoint / "offsets" / str(max(commits))).read_text().splitlines()
-    return parse_offsets(lines[-1])
+    path = checkpoint / "offsets" / str(max(commits))
+    with _whole(path):
+        return parse_offsets(path.read_text().splitlines()[-1])
 
 
 def read_topic_ids(checkpoint: Path) -> dict[str, str]:
     path = checkpoint.with_suffix(".topics.json")
-    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    if not path.exists():
+        return {}
+    with _whole(path):
+        found: dict[str, str] = json.loads(path.read_text())
+        return found
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        raise StateMismatch(
+            f"the checkpoint file {path} is missing or damaged",
+            f"move the folder {path.parent.parent} away: bronze and the ledger know where to go on",
+        ) from error
 
 
 def write_topic_ids(checkpoint: Path, topic_ids: Mapping[str, str]) -> None:

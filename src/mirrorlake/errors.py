@@ -15,7 +15,8 @@ MirrorlakeError
 │   ├── Undeliverable              a record that the target can never take
 │   └── StateMismatch              checkpoint, table and flow do not belong together
 ├── LeaseHeld             exit 5   another runner holds the flow
-└── DeliveryDoubt                  (transient) sent, outcome unknown: recover, then go on
+├── DeliveryDoubt                  (transient) sent, outcome unknown: recover, then go on
+└── RecordRefused                  (transient) the target refused a record: find out which, one by one
 
 `Transient` marks what passes by itself: the runner tries again, and says why. All else stops the flow.
 """
@@ -115,6 +116,12 @@ class StateMismatch(DataAtRisk):
 
 class LeaseHeld(MirrorlakeError):
     exit_code = 5
+
+
+class RecordRefused(Transient):
+    """A broker refused a batch because of a record in it."""
+
+    exit_code = 4
 
 
 class DeliveryDoubt(Transient):

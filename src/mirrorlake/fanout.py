@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event, RLock
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,14 @@ from mirrorlake.errors import (
     DeliveryDoubt,
     ExistingRecords,
     MirrorlakeError,
+    RecordRefused,
     TargetDiverged,
     Transient,
     Undeliverable,
 )
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
+from mirrorlake.lease import await_no_producers
 from mirrorlake.ledger import BASELINE, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
 from mirrorlake.produce import Errand, Outcome, Slice
 from mirrorlake.readers import Bronze
@@ -52,6 +55,7 @@ class Due:
     position: Position
     shared: bool
     segments: tuple[Segment, ...]
+    carefully: bool = False
 
 
 def due_segments(
@@ -105,6 +109,7 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
         due.position.target_end,
         due.shared,
         due.segments[:taken],
+        due.carefully,
     )
 
 
@@ -175,6 +180,8 @@ class FanOut:
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
     _shared: set[TopicPartition] = field(default_factory=set)
+    _suspects: set[SourcePartition] = field(default_factory=set)
+    """Partitions with a record that a broker refused."""
     _lock: RLock = field(default_factory=RLock)
     _recovered: bool = False
 
@@ -249,7 +256,8 @@ class FanOut:
             target = position.target_partition
             if source in held and target not in elders and not self.paused(source.topic):
                 at_end = replace(position, target_end=ends[target])
-                elders[target] = Due(source, at_end, target in self._shared, tuple(held[source]))
+                shared, carefully = target in self._shared, source in self._suspects
+                elders[target] = Due(source, at_end, shared, tuple(held[source]), carefully)
         return list(elders.values())
 
     def _known_ends(self) -> dict[TopicPartition, int]:
@@ -284,9 +292,13 @@ class FanOut:
         refused = next((o for o in proven if o.refused and not self.errand.dead_letters), None)
         if refused:
             raise self._undeliverable(refused)
-        failed = next((outcome for outcome in outcomes if outcome.error), None)
+        self._suspects -= {outcome.source for outcome in proven}
+        failed = [outcome for outcome in outcomes if outcome.error]
         if failed:
-            raise error_from_text(failed.error)
+            fault = error_from_text(failed[0].error)
+            if isinstance(fault, RecordRefused):
+                self._suspects |= {outcome.source for outcome in failed}
+            raise fault
         return sum(run.count for outcome in proven for run in outcome.runs)
 
     def _record(self, outcome: Outcome, until: int | None = None) -> None:
@@ -394,6 +406,9 @@ class FanOut:
 
     def recover(self) -> None:
         """Compare the ledger with the target's logs; write down what landed unrecorded."""
+        if self.errand.lock:
+            # A failed round's other tasks may still be sending.
+            await_no_producers(Path(self.errand.lock), 60)
         if self.book.positions:
             self._check_topic_ids()
             for found in self._recover_all():

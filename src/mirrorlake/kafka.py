@@ -28,6 +28,7 @@ from mirrorlake.errors import (
     ClusterUnreachable,
     DataAtRisk,
     MirrorlakeError,
+    RecordRefused,
     TopicMissing,
     Unreachable,
 )
@@ -42,6 +43,11 @@ _ACCESS = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+# What a broker says of a record, not of itself; the code may hide behind the gapless guarantee's fatal error.
+_RECORD_FAULTS = [
+    KafkaError(code).str()
+    for code in (KafkaError.INVALID_TIMESTAMP, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
+]
 _T = TypeVar("_T")
 
 QUIET = {"log_level": "0"}
@@ -61,6 +67,8 @@ class TopicInfo:
 def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
     said = f"cluster {alias}: {what}: {error.str()}"
+    if any(fault in error.str() for fault in _RECORD_FAULTS):
+        return RecordRefused(said, "the records are sent one by one to find it; on_undeliverable decides")
     if error.code() in _ACCESS:
         return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
     if error.code() in _MISSING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -38,8 +39,14 @@ def _lock_path(root: Path, flow: str) -> Path:
     return root / "leases" / f"{flow}.lock"
 
 
-def producer_lock_path(root: Path, flow: str, target: str) -> Path:
-    return root / "locks" / f"{flow}@{target}.lock"  # no name holds an @, so no two pairs share a file
+def producer_lock_path(root: Path, flow: str, target: str, table: str) -> Path:
+    """The lock of all who send a bronze table to a target."""
+    return root / "locks" / f"{flow}@{target}@{table}.lock"
+
+
+def producer_locks(root: Path, flow: str, target: str) -> list[Path]:
+    """The locks of all tables that a flow has ever sent to a target."""
+    return sorted((root / "locks").glob(f"{glob.escape(flow)}@{glob.escape(target)}@*.lock"))
 
 
 def _open(path: Path) -> IO[str]:
@@ -66,6 +73,15 @@ _LOOK_SECONDS = 0.5
 
 def _lock_within(file: IO[str], how: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
+    while not _try_lock(file, how):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _lock_soon(file: IO[str], how: int, within_seconds: float) -> bool:
+    deadline = time.monotonic() + within_seconds
     while not _try_lock(file, how):
         if time.monotonic() > deadline:
             return False
@@ -151,7 +167,8 @@ def producing(path: Path, flow: str = "", epoch: int = 0) -> Iterator[None]:
     its epoch before it waits for this lock, so either it sees the lock or the process sees the epoch.
     """
     with _open(path) as file:
-        if not _try_lock(file, fcntl.LOCK_SH):
+        # A recovery of our own takes the lock for an instant; another runner keeps it.
+        if not _lock_soon(file, fcntl.LOCK_SH, 1.0):
             raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
         newest = read_holder(path.parent.parent, flow).get("epoch", epoch) if epoch else epoch
         if newest > epoch:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirrorlake.clusters import resolved
-from mirrorlake.errors import DeliveryDoubt, MirrorlakeError
+from mirrorlake.errors import DeliveryDoubt, MirrorlakeError, RecordRefused
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, Cluster, translate
 from mirrorlake.lease import producing
@@ -73,6 +73,8 @@ class Slice:
     shared: bool
     """Others write to the target partition too, so its end proves nothing."""
     segments: tuple[Segment, ...] = ()
+    carefully: bool = False
+    """A record in here was refused: send them one by one, so that it is known which."""
 
 
 @dataclass
@@ -123,6 +125,17 @@ class Outgoing:
 
     def goes_out(self, row: int) -> bool:
         return row not in self.verdicts and row not in self.oversize
+
+    def only(self, row: int) -> Outgoing:
+        return Outgoing(
+            [self.offsets[row]],
+            [self.timestamps_ms[row]],
+            [self.keys[row]],
+            [self.values[row]],
+            [self.headers[row]],
+            {0: self.verdicts[row]} if row in self.verdicts else {},
+            {0: self.oversize[row]} if row in self.oversize else {},
+        )
 
     def before(self, row: int) -> Outgoing:
         """The rows before one: what a flow that stops at a refused record still sends."""
@@ -413,6 +426,12 @@ def _send_slice(
             size = outgoing.oversize[stop_at]
             outcome.refused.append((outgoing.offsets[stop_at], size, TOO_LARGE))
             outgoing = outgoing.before(stop_at)
+        if slice_.carefully:
+            sent = send_one_by_one(errand, slice_.target, outgoing, outcome, deadline)
+            offsets += sent
+            if outcome.refused and not errand.dead_letters:
+                break
+            continue
         if outgoing.offsets:
             sender.send(slice_.target, outgoing, deadline)
             hit("batch-sent")
@@ -420,6 +439,33 @@ def _send_slice(
         if stop_at is not None:
             break
     return offsets
+
+
+def send_one_by_one(
+    errand: Errand, target: TopicPartition, outgoing: Outgoing, outcome: Outcome, deadline: Deadline
+) -> list[int]:
+    """Each record flushed alone, so that what the broker refuses is known by its offset. Returns those that landed."""
+    landed = []
+    for row in range(len(outgoing.offsets)):
+        one = outgoing.only(row)
+        goes_out = note(one, outcome)
+        if not goes_out:
+            continue
+        try:
+            sender = sender_for(errand)
+            sender.send(target, one, deadline)
+            sender.flush(deadline)
+            landed += goes_out
+        except KafkaException as error:
+            drop_sender(errand)
+            fault = _translated(errand, error)
+            if not isinstance(fault, RecordRefused):
+                raise
+            size = record_bytes(outgoing.keys[row], outgoing.values[row], outgoing.headers[row])
+            outcome.refused.append((outgoing.offsets[row], size, f"refused by the target ({error.args[0].str()})"))
+            if not errand.dead_letters:
+                break
+    return landed
 
 
 def note(outgoing: Outgoing, outcome: Outcome) -> list[int]:

@@ -108,7 +108,7 @@ class Relay:
         """Everything that can be refused is refused here, before a query runs: topics, tables, state, losses."""
         self._topics = self.source.describe(self.source_topics())
         require_topics(self.spec, self.flow.source, self._topics)
-        for target in self.flow.targets:
+        for target in self.present_targets():
             self.ensure_targets(target)
         storage = self.world.config.storage
         properties = bronze_properties(storage.codec, storage.deleted_file_retention_hours)
@@ -136,7 +136,7 @@ class Relay:
     def refresh(self) -> None:
         """Look again for topics and partitions; targets grow before records go to them."""
         self._topics = self.source.describe(self.source_topics())
-        for target in self.flow.targets:
+        for target in self.present_targets():
             self.ensure_targets(target)
 
     # --- the first leg ---
@@ -242,7 +242,9 @@ class Relay:
 
     def make_fan_out(self, target: Target) -> FanOut:
         world = self.world
-        errand = make_errand(world.config, world.root, self.flow, target, world.cluster_ids, self.lease.epoch)
+        errand = make_errand(
+            world.config, world.root, self.flow, target, self.spec.table, world.cluster_ids, self.lease.epoch
+        )
         writings = Writings(self.world, self.flow.name)
         ledger_name = self.world.ops("ledger")
         fan_out = FanOut(
@@ -284,14 +286,22 @@ class Relay:
         at = TopicPartition(source.topic, source.partition)
         return self.source.log_ends([at])[at]
 
-    def make_fan_outs(self) -> None:
-        for target in self.flow.targets:
-            self.make_fan_out(target)
+    def present_targets(self) -> list[Target]:
+        return [target for target in self.flow.targets if target.cluster in self.world.cluster_ids]
+
+    def late_targets(self) -> list[Target]:
+        """Targets that were away when we started, and still have no fan-out."""
+        return [target for target in self.flow.targets if target.cluster not in self.fan_outs]
+
+    def make_fan_outs(self) -> list[FanOut]:
+        """For all targets that are there and have none yet."""
+        return [self.make_fan_out(t) for t in self.present_targets() if t.cluster not in self.fan_outs]
 
     def start_fan_outs(self) -> None:
-        self.make_fan_outs()
-        for fan_out in self.fan_outs.values():
+        """Follow the table, and look at once: there may be something to send already."""
+        for fan_out in self.make_fan_outs():
             self._follow(fan_out)
+            self._deliver_soon(fan_out)
 
     def _follow(self, fan_out: FanOut) -> None:
         """Catch up in a thread of its own, then follow the table: a dead target holds back nobody."""
@@ -311,13 +321,13 @@ class Relay:
         self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, failed)
 
     def kick(self) -> list[threading.Thread]:
-        """Look without waiting for a commit: at the start, and after a pause."""
-        threads = [
-            threading.Thread(target=self._deliver, args=(fan_out,), daemon=True) for fan_out in self.fan_outs.values()
-        ]
-        for thread in threads:
-            thread.start()
-        return threads
+        """Look without waiting for a commit: after a pause."""
+        return [self._deliver_soon(fan_out) for fan_out in self.fan_outs.values()]
+
+    def _deliver_soon(self, fan_out: FanOut) -> threading.Thread:
+        thread = threading.Thread(target=self._deliver, args=(fan_out,), daemon=True)
+        thread.start()
+        return thread
 
     def _deliver(self, fan_out: FanOut) -> None:
         try:
@@ -366,7 +376,7 @@ class Relay:
 
 
 def make_errand(
-    config: Config, root: Path, flow: Flow, target: Target, cluster_ids: Mapping[str, str], epoch: int
+    config: Config, root: Path, flow: Flow, target: Target, table: str, cluster_ids: Mapping[str, str], epoch: int
 ) -> Errand:
     """What all sending of a flow to a target has in common."""
     cluster = config.clusters[target.cluster]
@@ -377,7 +387,7 @@ def make_errand(
         librdkafka_producer(target.cluster, cluster, flow.fanout.producer),
         librdkafka_admin(target.cluster, cluster),
         # A volume gives no locks between machines: there the lease's epoch and a stable log end must do.
-        None if config.storage.catalog else str(producer_lock_path(root, flow.name, target.cluster)),
+        None if config.storage.catalog else str(producer_lock_path(root, flow.name, target.cluster, table)),
         flow.provenance,
         cluster_ids[flow.source],
         cluster_ids[target.cluster],

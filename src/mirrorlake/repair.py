@@ -20,7 +20,7 @@ from mirrorlake.errors import Undeliverable
 from mirrorlake.fanout import error_from_text
 from mirrorlake.inspection import Stored, stored_relays
 from mirrorlake.kafka import Cluster, TopicInfo
-from mirrorlake.lease import await_no_producers, hold, producer_lock_path
+from mirrorlake.lease import await_no_producers, hold, producer_locks
 from mirrorlake.ledger import BASELINE, REPAIR, SKIP, Entry, Position, relay_entries
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.records import LEDGER, SourcePartition, TopicPartition, spans
@@ -174,10 +174,12 @@ def apply_repairs(
     """Hold the flow, look again, then mend. The runner must be stopped: there is one writer."""
     root = storage_root(config)
     with hold(root, flow.name) as lease:
-        await_no_producers(producer_lock_path(root, flow.name, target.cluster), 60)
-        errand = make_errand(config, root, flow, target, reach(clusters), lease.epoch)
+        for lock in producer_locks(root, flow.name, target.cluster):
+            await_no_producers(lock, 60)
+        ids = reach(clusters)
         plans = make_repairs(config, flow, target, clusters, tables)
         for stored, plan in plans:
+            errand = make_errand(config, root, flow, target, stored.spec.table, ids, lease.epoch)
             _apply(config, stored, plan, target, clusters, tables, errand)
     return [plan for _, plan in plans]
 

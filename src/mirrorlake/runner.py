@@ -27,7 +27,7 @@ from mirrorlake.lease import (
     await_no_producers,
     hold,
     hold_in_table,
-    producer_lock_path,
+    producer_locks,
 )
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
@@ -39,7 +39,7 @@ from mirrorlake.world import (
     check_root,
     connect,
     open_tables,
-    reach,
+    reach_all_but,
     secrets_folder,
     silent,
     spark_session,
@@ -94,7 +94,9 @@ class Run:
         check_root(root)
         flows = list(self.config.flows.values())
         clusters = connect(self.config, flows)
-        ids = reach(clusters)
+        # A long-running relay does not wait for a target that is away; a single pass does, and says so.
+        targets = set() if self.once else clusters.keys() - {flow.source for flow in flows}
+        ids = reach_all_but(clusters, targets, self.say)
         with contextlib.ExitStack() as stack:
             leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
             secrets = stack.enter_context(secrets_folder(self.config))
@@ -164,7 +166,8 @@ class Run:
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
         for target in flow.targets if not self.config.storage.catalog else ():
             # First outlive the remains of a killed runner: none of its processes may still produce.
-            await_no_producers(producer_lock_path(world.root, flow.name, target.cluster), 60)
+            for lock in producer_locks(world.root, flow.name, target.cluster):
+                await_no_producers(lock, 60)
         clean = control.read_status(world.root, flow.name).get("state") == "stopped"
         # From here on a crash is a crash, whatever we had time to say.
         control.write_status(world.root, flow.name, {"state": "running", "pid": os.getpid(), "at": time.time()})
@@ -182,7 +185,6 @@ class Run:
         relay.start_ingest()
         if not self.once:
             relay.start_fan_outs()
-            relay.kick()
 
     # --- once ---
 
@@ -214,11 +216,14 @@ class Run:
         begun = time.monotonic()
         refresh = Every(self.config.runner.refresh_topics_seconds)
         sample = Every(self.config.runner.lag_sample_seconds)
+        arrivals = Every(5)
         while not self.stopping.wait(0.5):
             if self.for_seconds is not None and time.monotonic() - begun > self.for_seconds:
                 return
             self._tend(relays)
             self._show(relays)
+            if arrivals.due():
+                self._tolerantly(lambda: self._meet_late_targets(relays))
             if refresh.due():
                 self._tolerantly(lambda: self._refresh(relays))
             if sample.due():
@@ -227,6 +232,14 @@ class Run:
             for relay in relays:
                 if relay.pauses.changed():
                     relay.kick()
+
+    def _meet_late_targets(self, relays: Sequence[Relay]) -> None:
+        """Targets that were away when we started."""
+        for relay in relays:
+            for target in relay.late_targets():
+                relay.world.cluster_ids[target.cluster] = relay.world.clusters[target.cluster].cluster_id()
+                self.say(f"target {target.cluster} of flow {relay.flow.name} is there now")
+            relay.start_fan_outs()
 
     def _refresh(self, relays: Sequence[Relay]) -> None:
         for relay in relays:
@@ -337,7 +350,8 @@ def snapshots(relay: Relay) -> list[Snapshot]:
 def _snapshot(relay: Relay, target: str) -> Snapshot:
     fan_out, flow, table = relay.fan_outs.get(target), relay.flow.name, relay.spec.table
     if fan_out is None:
-        return Snapshot(flow, table, target, 0, 0, "waiting for ingest")
+        why = "waiting for ingest" if target in relay.world.cluster_ids else "away since the start"
+        return Snapshot(flow, table, target, 0, 0, why)
     waiting = f"stopped: {_explained(relay, target).what}" if target in relay.dead else fan_out.progress.waiting
     return Snapshot(flow, table, target, fan_out.progress.records, fan_out.behind(), waiting)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mirrorlake import jars, session
 from mirrorlake.clusters import librdkafka_admin, resolved, secrets_file_lines
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import StorageUnreachable
+from mirrorlake.errors import StorageUnreachable, Transient
 from mirrorlake.kafka import Cluster
 from mirrorlake.tables import CatalogTables, FolderTables, Tables
 
@@ -57,6 +57,17 @@ def connect(config: Config, flows: Sequence[Flow]) -> dict[str, Cluster]:
 def reach(clusters: Mapping[str, Cluster]) -> dict[str, str]:
     """Ask each cluster for its id, so that an unreachable one is named before anything starts."""
     return {alias: cluster.cluster_id() for alias, cluster in clusters.items()}
+
+
+def reach_all_but(clusters: Mapping[str, Cluster], may_be_away: set[str], say: Say) -> dict[str, str]:
+    """The same, but some may be away for now: they are missing in the answer."""
+    ids = reach({alias: cluster for alias, cluster in clusters.items() if alias not in may_be_away})
+    for alias in sorted(may_be_away):
+        try:
+            ids[alias] = clusters[alias].cluster_id()
+        except Transient as fault:
+            say(f"{alias} is away for now: {fault.what}")
+    return ids
 
 
 @contextlib.contextmanager
@@ -105,7 +116,8 @@ class World:
     spark: SparkSession
     tables: Tables
     clusters: Mapping[str, Cluster]
-    cluster_ids: Mapping[str, str]
+    cluster_ids: dict[str, str]
+    """Alias -> id; a target that is away for now comes later."""
     source_options: Mapping[str, Mapping[str, str]]
     """Alias -> Spark's Kafka options, secrets as references."""
 

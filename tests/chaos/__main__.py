@@ -143,6 +143,22 @@ def remember(path: Path, verdicts: Sequence[Verdict]) -> None:
     path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
 
 
+MARK = "<!-- from here on written by `make chaos` -->\n"
+
+
+def write_docs(path: Path, verdicts: Sequence[dict[str, object]]) -> None:
+    """The table of `docs/guarantees.md`, from what was found."""
+    lines = [f"| {v['number']} | {v['name']} | {v['injected']} | {v['expected']} | {_cell(v)} |" for v in verdicts]
+    head = ["| # | fault | injected by | expected | verdict |", "|---|---|---|---|---|"]
+    kept, _, _ = path.read_text().partition(MARK)
+    path.write_text(kept + MARK + "\n" + "\n".join([*head, *lines]) + "\n")
+
+
+def _cell(v: dict[str, object]) -> str:
+    said = f": {v['said']}" if v["verdict"] == NOT_HERE else ""
+    return f"{v['verdict']}{said}".replace("|", "\\|")
+
+
 def known(path: Path) -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
     return found
@@ -156,6 +172,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("artifacts/chaos.json"), help="where verdicts are written")
     parser.add_argument("--budget", type=float, help="begin no row after so many seconds")
     parser.add_argument("--resume", action="store_true", help="leave out rows that the JSON says passed")
+    parser.add_argument("--docs", type=Path, help="write the table of this page from the JSON, and run nothing")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     options = parser.parse_args()
     console = Console(highlight=False)
@@ -163,6 +180,9 @@ def main() -> int:
     if options.resume:
         passed = {v["number"] for v in known(options.json) if v["verdict"] != FAILED}
         rows = [row for row in rows if row.number not in passed]
+    if options.docs:
+        write_docs(options.docs, known(options.json))
+        return 0
     if options.list:
         for row in rows:
             console.print(f"{row.number:>4} {row.name} ({row.injected}): {row.expected}", soft_wrap=True)

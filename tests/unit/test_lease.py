@@ -27,7 +27,9 @@ from mirrorlake.lease import (
 )
 
 HOLDS = "with hold(root, 'orders') as lease:\n    print(lease.epoch, flush=True)\n    time.sleep(60)"
-PRODUCES = "with producing(producer_lock_path(root, 'orders', 'dr')):\n    print(0, flush=True)\n    time.sleep(60)"
+PRODUCES = (
+    "with producing(producer_lock_path(root, 'orders', 'dr', 't')):\n    print(0, flush=True)\n    time.sleep(60)"
+)
 
 
 @contextlib.contextmanager
@@ -129,7 +131,7 @@ def test_a_root_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 
 
 def test_a_new_runner_waits_for_producers_that_still_live(tmp_path: Path) -> None:
-    path = producer_lock_path(tmp_path, "orders", "dr")
+    path = producer_lock_path(tmp_path, "orders", "dr", "t")
     with other_process(tmp_path, PRODUCES) as other:
         with pytest.raises(DataAtRisk, match="still holds"):
             await_no_producers(path, 0.1)
@@ -141,29 +143,29 @@ def test_a_new_runner_waits_for_producers_that_still_live(tmp_path: Path) -> Non
 
 def test_several_producers_share_the_lock(tmp_path: Path) -> None:
     with other_process(tmp_path, PRODUCES):
-        path = producer_lock_path(tmp_path, "orders", "dr")
+        path = producer_lock_path(tmp_path, "orders", "dr", "t")
         with producing(path), producing(path):
             pass
 
 
 def test_producers_of_another_target_are_not_waited_for(tmp_path: Path) -> None:
     with other_process(tmp_path, PRODUCES):
-        await_no_producers(producer_lock_path(tmp_path, "orders", "hubs"), 0)
+        await_no_producers(producer_lock_path(tmp_path, "orders", "hubs", "t"), 0)
 
 
 def test_flows_and_targets_never_share_a_lock() -> None:
     root = Path("/r")
-    assert producer_lock_path(root, "a", "b__c") != producer_lock_path(root, "a__b", "c")
+    assert producer_lock_path(root, "a", "b__c", "t") != producer_lock_path(root, "a__b", "c", "t")
 
 
 def test_nobody_begins_to_produce_while_a_runner_recovers(tmp_path: Path) -> None:
-    path = producer_lock_path(tmp_path, "orders", "dr")
+    path = producer_lock_path(tmp_path, "orders", "dr", "t")
     with exclusive(path), pytest.raises(DataAtRisk, match="is held"), producing(path):
         pass
 
 
 def test_a_worker_that_a_dead_runner_starts_late_is_refused(tmp_path: Path) -> None:
-    path = producer_lock_path(tmp_path, "orders", "dr")
+    path = producer_lock_path(tmp_path, "orders", "dr", "t")
     with hold(tmp_path, "orders"):
         pass
     with hold(tmp_path, "orders") as mine:
