@@ -12,8 +12,12 @@ READING_ORDER = (
     "records",  # the words: topic-partitions, runs of offsets, table schemas
     "provenance",  # one header that says where a record came from
     "names",  # topic <-> table, source topic <-> target topic
+    "properties",  # java.util.Properties, with lines
     "secrets",  # references to secrets, resolved last
     "config",  # YAML -> typed values, all faults at once
+    "mm2",  # an mm2.properties in our words, with a note on every key
+    "strimzi",  # a KafkaMirrorMaker2 resource as the same settings
+    "files",  # any of the three formats, told apart by content
     "jars",  # the Java side: what it needs and where it is kept
     "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records

@@ -752,7 +752,7 @@ def parse(text: str, where: str) -> Config:
     faults = list(document.faults)
     faults += [(document.lines[key], key, "unknown key") for key in document.lines if _filled_by_us(key)]
     if isinstance(document.value, dict) and not _only_syntax(document):
-        config, wrong = _validated(document.value)
+        config, wrong = validated(document.value)
         faults += [(line_of(key, document.lines), key, what) for key, what in wrong]
         if config and not faults:
             return config
@@ -767,7 +767,8 @@ def _filled_by_us(key: Key) -> bool:
     return key == ("path",) or (len(key) == 3 and key[0] == "flows" and key[2] == "name")
 
 
-def _validated(raw: dict[str, Any]) -> tuple[Config | None, list[Broken]]:
+def validated(raw: dict[str, Any]) -> tuple[Config | None, list[Broken]]:
+    """Plain values as a configuration, or everything that is wrong with them."""
     clusters = raw.get("clusters")
     try:
         context = {"clusters": set(clusters) if isinstance(clusters, dict) else set()}
