@@ -31,9 +31,7 @@ def tables() -> str:
 
 
 def table(model: type[Model]) -> str:
-    rows = [
-        row(name, field) for name, field in model.model_fields.items() if (model, name) not in FILLED_BY_US
-    ]
+    rows = [row(name, field) for name, field in model.model_fields.items() if (model, name) not in FILLED_BY_US]
     return "| key | default | |\n|---|---|---|\n" + "".join(rows)
 
 
@@ -55,12 +53,7 @@ def default_of(field: FieldInfo) -> str:
     default = field.default
     if isinstance(default, Model) or default in (None, {}, []):
         return ""
-    if (
-        isinstance(default, int)
-        and not isinstance(default, bool)
-        and default >= 1 << 20
-        and default % (1 << 20) == 0
-    ):
+    if isinstance(default, int) and not isinstance(default, bool) and default >= 1 << 20 and default % (1 << 20) == 0:
         return f"`{default >> 20}MiB`"
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 

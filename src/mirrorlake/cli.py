@@ -465,7 +465,7 @@ def cell(value: Any) -> Text:
 def main() -> None:
     """Run the command; our errors become one paragraph and the design's exit code."""
     try:
-        app()  # ends the process by itself, with 2 after wrong use
+        app(prog_name="mirrorlake")  # ends the process by itself, with 2 after wrong use
     except MirrorlakeError as fault:
         sys.exit(report_fault(fault))
     except Exception as error:
