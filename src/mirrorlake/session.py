@@ -18,7 +18,7 @@ _REDACT = "(?i)secret|password|passwd|token|jaas|sasl|credential|connection.?str
 
 
 def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Path) -> dict[str, str]:
-    """Spark settings for one small machine, each for a reason that `docs/performance.md` measures."""
+    """Spark settings for one small machine; `docs/decisions/0002-data-path.md` has what was measured."""
     return {
         "spark.master": f"local[{cores}]",
         "spark.app.name": "mirrorlake",

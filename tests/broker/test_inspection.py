@@ -1,0 +1,79 @@
+"""`plan`, `doctor` and `sql`: looking without running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from harness import Flow, Records, finish
+
+from mirrorlake import inspection
+from mirrorlake.doctor import examine
+from mirrorlake.tables import FolderTables
+from mirrorlake.world import connect
+
+
+def plan_of(flow: Flow) -> dict[str, object]:
+    config = flow.config()
+    made = config.flow(flow.name)
+    return inspection.make_plan(config, made, connect(config, [made]), FolderTables(flow.root)).to_json()
+
+
+def test_the_plan_is_what_run_does_and_then_nothing_is_left(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    records.create("source", topic, 2)
+    records.send("source", topic, records.numbered(4, 2))
+    flow = make_flow([topic])
+    table = f"bronze.source__{topic.replace('-', '__h')}"
+    wanted = {"target": "target", "creates": {f"source.{topic}": 2}, "grows": {}, "refusals": {}}
+    assert plan_of(flow) == {"flow": "flow", "tables": [table], "targets": [wanted]}
+    assert not records.cluster("target").describe([f"source.{topic}"]), "a plan changes nothing"
+    flow.run_once()
+    nothing = {"target": "target", "creates": {}, "grows": {}, "refusals": {}}
+    assert plan_of(flow) == {"flow": "flow", "tables": [], "targets": [nothing]}
+    records.cluster("source").grow_topic(topic, 4)
+    assert plan_of(flow)["targets"] == [{**nothing, "grows": {f"source.{topic}": 4}}]
+
+
+def test_a_topic_that_may_not_be_made_is_refused_with_its_reason(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    records.create("source", topic)
+    flow = make_flow([topic], target={"create_topics": False})
+    (target,) = plan_of(flow)["targets"]  # type: ignore[misc]
+    assert list(target["refusals"]) == [f"source.{topic}"]
+    code, said = finish(flow.start("--once"))
+    assert code == 3, said
+    assert "kafka-topics --create" in said
+
+
+def test_the_doctor_goes_step_by_step_and_stops_at_the_first_fault(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    flow = make_flow([topic], ["target", "hubs"])
+    checks = list(examine(flow.config(), flow.root))
+    assert all(check.ok for check in checks), [check for check in checks if not check.ok]
+    assert {"source", "target", "hubs", "machine"} == {check.subject for check in checks}
+    text = flow.write().read_text().replace(records.lab.cluster("target").bootstrap_servers, "127.0.0.1:1")
+    flow.path.write_text(text)
+    code, said = finish(flow.command("doctor", "-c", str(flow.path), "--json"))
+    found = [check for check in json.loads(said) if check["subject"] == "target"]
+    assert code == 1
+    assert [(check["what"], check["ok"]) for check in found] == [("name resolves", True), ("port answers", False)]
+    assert found[-1]["fix"]
+
+
+def test_sql_knows_the_names_of_the_design(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    records.create("source", topic)
+    records.send("source", topic, records.numbered(3))
+    flow = make_flow([topic])
+    flow.run_once()
+    table = f"bronze.source__{topic.replace('-', '__h')}"
+    code, said = finish(flow.command("sql", "-c", str(flow.path), "--json", f"SELECT offset, value FROM {table}"))
+    assert code == 0, said
+    rows = json.loads(said[said.index("[") :])
+    assert rows == [{"offset": n, "value": f"value-{n}"} for n in range(3)]
+    code, said = finish(flow.command("sql", "-c", str(flow.path), "SELECT * FROM ops.nowhere"))
+    assert code == 2, said
+    assert "Traceback" not in said
