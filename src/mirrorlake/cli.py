@@ -88,24 +88,17 @@ def run(
     chosen = read_config(config, root, flow, clusters)
     with progress(log_format) as reporter:
         running = Run(chosen, once, for_seconds, reporter.say, reporter.show)
-        stop = stop_on_signals(running.stopping.set)
-        running.on_spark = stop
+        stop_on_signals(running.stopping.set)
         running()
     reporter.say("stopped" if not once else "done")
 
 
-def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Set the handlers, and give back how to set them again."""
-
+def stop_on_signals(stop: Callable[[], None]) -> None:
     def handler(_number: int, _frame: Any) -> None:
         stop()
 
-    def install() -> None:
-        signal.signal(signal.SIGINT, handler)
-        signal.signal(signal.SIGTERM, handler)
-
-    install()
-    return install
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
 
 
 class JsonLines:

@@ -315,7 +315,7 @@ def spark_for(config: Config) -> Iterator[Any]:
     """One Spark session for all that is asked in SQL."""
     say("starting Spark for SQL")
     spark = spark_session(config, storage_root(config))
-    listen_for_signals()  # Spark has taken Ctrl-C for itself
+
     try:
         yield spark
     finally:

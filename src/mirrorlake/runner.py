@@ -85,8 +85,6 @@ class Run:
     _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
     _mourned: dict[str, Exception] = field(default_factory=dict)
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
-    on_spark: Callable[[], None] = lambda: None
-    """Called when Spark runs: it takes the signal handlers for itself, and the caller may want them back."""
 
     def __call__(self) -> None:
         """1. storage, clusters and leases; 2. Spark; 3. relays; 4. the control loop; 5. a clean stop."""
@@ -101,7 +99,6 @@ class Run:
             leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
             secrets = stack.enter_context(secrets_folder(self.config))
             spark = self.spark or stack.enter_context(self._own_spark(root))
-            self.on_spark()
             tables = open_tables(self.config, root, spark)
             world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets))
             ensure_ops(tables, self.config.storage.ops_schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,4 +121,6 @@ def start(options: Mapping[str, str], logs: Path) -> SparkSession:
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    # In the main thread PySpark would take SIGINT for itself, and a stop while it starts would be a traceback.
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(builder.getOrCreate).result()
