@@ -199,6 +199,11 @@ class FanOut:
                     self.progress.waiting = fault.what
                     self.stopping.wait(backoff.next_wait(fault))
 
+    def await_end(self, timeout_seconds: float) -> None:
+        """Once asked to stop: until the round that runs has ended."""
+        if self._lock.acquire(timeout=timeout_seconds):
+            self._lock.release()
+
     def _deliver_once(self) -> bool:
         """One round; true when nothing is left to send."""
         if not self._recovered:

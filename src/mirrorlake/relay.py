@@ -139,6 +139,10 @@ class Relay:
         for target in self.present_targets():
             self.ensure_targets(target)
 
+    def sibling(self, spec: RelaySpec) -> Relay:
+        """Another table of the same flow."""
+        return Relay(self.world, self.flow, spec, self.lease, self.ledger, self.pauses, stopping=self.stopping)
+
     # --- the first leg ---
 
     def _make_ingest(self) -> Ingest:
@@ -368,8 +372,10 @@ class Relay:
         return sample_rows(self.flow.name, self.source, self.source_partitions(), ingested, targets, committed, now())
 
     def stop(self) -> None:
-        """Let running batches end, then stop the queries."""
+        """Let running rounds end, then stop the queries."""
         self.stopping.set()
+        for fan_out in self.fan_outs.values():
+            fan_out.await_end(timeout_seconds=30)
         for query in [self.ingest_query, *self.fan_out_queries.values()]:
             if query is not None:
                 query.stop()

@@ -146,8 +146,8 @@ class Run:
                 self._start(relay)
             self._drain(relays) if self.once else self._control(world, relays)
             self._raise_dead(relays)
-        except MirrorlakeError as fault:
-            reason = fault.what
+        except BaseException as fault:
+            reason = fault.what if isinstance(fault, MirrorlakeError) else repr(fault)
             raise
         finally:
             self._stop(world, relays, ledger, reason)
@@ -161,19 +161,23 @@ class Run:
         ledger.close()
 
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
-        for target in flow.targets if not self.config.storage.catalog else ():
-            # First outlive the remains of a killed runner: none of its processes may still produce.
-            for lock in producer_locks(world.root, flow.name, target.cluster):
-                await_no_producers(lock, 60)
-        clean = control.read_status(world.root, flow.name).get("state") == "stopped"
-        # From here on a crash is a crash, whatever we had time to say.
-        control.write_status(world.root, flow.name, {"state": "running", "pid": os.getpid(), "at": time.time()})
+        clean = self._outlive_the_last_runner(world, flow)
         known = world.clusters[flow.source].topic_names() if flow.patterns else ()
         pauses = control.Pauses(world.root, flow.name)
         return [
             Relay(world, flow, spec, lease, ledger, pauses, self.once, clean, stopping=self.stopping)
             for spec in relay_specs(self.config, flow, known)
         ]
+
+    def _outlive_the_last_runner(self, world: World, flow: Flow) -> bool:
+        """Did it stop cleanly? If not, some process of it may still live."""
+        for target in flow.targets if not self.config.storage.catalog else ():
+            for lock in producer_locks(world.root, flow.name, target.cluster):
+                await_no_producers(lock, 60)
+        clean = control.read_status(world.root, flow.name).get("state") == "stopped"
+        # From here on a crash is a crash, whatever we had time to say.
+        control.write_status(world.root, flow.name, {"state": "running", "pid": os.getpid(), "at": time.time()})
+        return clean
 
     def _start(self, relay: Relay) -> None:
         targets = ", ".join(target.cluster for target in relay.flow.targets)
@@ -209,7 +213,7 @@ class Run:
 
     # --- the control loop ---
 
-    def _control(self, world: World, relays: Sequence[Relay]) -> None:
+    def _control(self, world: World, relays: list[Relay]) -> None:
         begun = time.monotonic()
         refresh = Every(self.config.runner.refresh_topics_seconds)
         sample = Every(self.config.runner.lag_sample_seconds)
@@ -238,9 +242,17 @@ class Run:
                 self.say(f"target {target.cluster} of flow {relay.flow.name} is there now")
             relay.start_fan_outs()
 
-    def _refresh(self, relays: Sequence[Relay]) -> None:
+    def _refresh(self, relays: list[Relay]) -> None:
+        """New topics and partitions. Where a template gives matched topics a table each, a new topic is a new relay."""
         for relay in relays:
             relay.refresh()
+        elders = {relay.flow.name: relay for relay in relays if relay.flow.patterns}
+        for elder in elders.values():
+            known = {relay.spec.table for relay in relays}
+            for spec in relay_specs(self.config, elder.flow, elder.source.topic_names()):
+                if spec.table not in known:
+                    relays.append(elder.sibling(spec))
+                    self._start(relays[-1])
 
     def _tolerantly(self, act: Callable[[], object]) -> None:
         """What passes by itself must not stop the flow; it is said, and tried at the next round."""
@@ -305,6 +317,7 @@ class Run:
                 flow,
                 {
                     "state": state,
+                    "reason": reason,
                     "pid": os.getpid(),
                     "at": time.time(),
                     "targets": [vars(line) for line in lines],
