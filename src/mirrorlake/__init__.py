@@ -15,11 +15,12 @@ READING_ORDER = (
     "properties",  # java.util.Properties, with lines
     "secrets",  # references to secrets, resolved last
     "config",  # YAML -> typed values, all faults at once
+    "jars",  # the Java side: what it needs and where it is kept
+    "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
+    "mm2keys",  # every key of MM2, and what becomes of it
     "mm2",  # an mm2.properties in our words, with a note on every key
     "strimzi",  # a KafkaMirrorMaker2 resource as the same settings
     "files",  # any of the three formats, told apart by content
-    "jars",  # the Java side: what it needs and where it is kept
-    "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records
     "topics",  # which topics a flow takes, and what its targets must have
     "session",  # the Spark session

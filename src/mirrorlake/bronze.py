@@ -170,13 +170,14 @@ class Ingest:
     tables: Tables
     source: Cluster
     topic_ids: dict[str, str] = field(default_factory=dict)
+    codec: str = "zstd"
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch: know the topics' ids, then append."""
         hit("batch-begun")
         self._learn_topic_ids()
         shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
-        self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id)
+        self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id, self.codec)
         hit("bronze-committed")
 
     def _learn_topic_ids(self) -> None:

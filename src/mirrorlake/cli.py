@@ -17,14 +17,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from mirrorlake import control, doctor, inspection
 from mirrorlake import repair as repairing
-from mirrorlake.config import Config, Flow, load, with_root
+from mirrorlake.config import Config, Flow, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
+from mirrorlake.files import Format, Loaded, load_any, to_yaml
 from mirrorlake.lab.commands import app as lab_app
 from mirrorlake.runner import Run, Snapshot
 from mirrorlake.world import connect, open_tables, spark_session, storage_root
@@ -48,7 +49,9 @@ class LogFormat(str, Enum):
     json = "json"
 
 
-ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="The configuration: YAML, see docs/configuration.md.")]
+ConfigFile = Annotated[
+    Path, typer.Option("-c", "--config", help="The configuration: our YAML, an mm2.properties, or Strimzi's resource.")
+]
 Root = Annotated[
     Path | None,
     typer.Option(help="Where tables, checkpoints and locks live.", show_default="MIRRORLAKE_ROOT, else .mirrorlake"),
@@ -65,10 +68,62 @@ def common(
 
 
 def read_config(path: Path, root: Path | None, flows: Iterable[str] | None = None, clusters: str = "") -> Config:
-    config = load(path)
+    loaded = load_any(path)
+    print_warnings(path, loaded)
+    config = loaded.config
     if chosen := root or os.environ.get("MIRRORLAKE_ROOT"):
         config = with_root(config, str(chosen))
     return config.select(list(flows or []), [alias for alias in clusters.split(",") if alias])
+
+
+def print_warnings(path: Path, loaded: Loaded) -> None:
+    """What of an MM2 file is unsafe, not supported or unknown; on stderr, since stdout may be JSON."""
+    for note in loaded.warnings:
+        err.print(Text(f"warning: {path}:{note.line}: {note}"))
+
+
+@app.command(name="import")
+def import_command(
+    file: Annotated[Path, typer.Argument(help="An mm2.properties or a Strimzi KafkaMirrorMaker2.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write; stdout where absent.")] = None,
+    secrets_dir: Annotated[
+        Path | None, typer.Option(help="Folder of mounted secrets, <secret>/<key>, for Strimzi.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+) -> None:
+    """MM2 properties or Strimzi YAML to our YAML, with a note on every key: taken, not needed, not supported."""
+    loaded = load_any(file, secrets_dir)
+    if loaded.format is Format.YAML:
+        raise UsageFault(f"{file} is in our format already.", f"mirrorlake plan -c {file}")
+    text = to_yaml(loaded)
+    if output is None:
+        sys.stdout.write(text)
+        return
+    write_config(output, text, force)
+    print_notes(loaded)
+    out.print(Text(f"{output}: written; next: mirrorlake plan -c {output}"))
+
+
+def write_config(path: Path, text: str, force: bool) -> None:
+    """Readable by its owner alone: a password may stand in it, as it did in the file it came from."""
+    if path.exists() and not force:
+        raise UsageFault(f"{path} is there already.", "choose another name, or give --force")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        made.replace(path)
+    except OSError as bad:
+        raise UsageFault(f"{path} could not be written: {bad.strerror}.") from None
+
+
+def print_notes(loaded: Loaded) -> None:
+    table = Table("line", Column("key", overflow="fold"), "", Column("what becomes of it", overflow="fold"))
+    for note in loaded.notes:
+        style = "yellow" if note.warns else "green"
+        table.add_row(str(note.line), Text(note.key), Text(note.fate.value, style=style), Text(note.text))
+    out.print(table)
 
 
 # --- run ---

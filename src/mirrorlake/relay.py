@@ -111,7 +111,7 @@ class Relay:
         for target in self.present_targets():
             self.ensure_targets(target)
         storage = self.world.config.storage
-        properties = bronze_properties(storage.codec, storage.deleted_file_retention_hours)
+        properties = bronze_properties(storage.deleted_file_retention_hours)
         self.world.tables.ensure(self.spec.table, BRONZE, properties)
         self.ingest = self._make_ingest()
         self.meet_losses()
@@ -149,7 +149,11 @@ class Relay:
         stream = self._stream("ingest", self.spec.table)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
-        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, read_topic_ids(checkpoint))
+        return self._ingest(stream, checkpoint, read_topic_ids(checkpoint))
+
+    def _ingest(self, stream: StreamId, checkpoint: Path, topic_ids: dict[str, str]) -> Ingest:
+        codec = self.world.config.storage.codec
+        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, topic_ids, codec)
 
     def _source_facts(self) -> dict[str, str]:
         """What a checkpoint belongs to: the same alias may one day mean another cluster."""
@@ -192,7 +196,7 @@ class Relay:
         stream = next_generation(self.ingest.stream)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
-        self.ingest = Ingest(self.spec, stream, checkpoint, self.world.tables, self.source)
+        self.ingest = self._ingest(stream, checkpoint, {})
         self._seed = kept
 
     _seed: dict[TopicPartition, int] | None = None

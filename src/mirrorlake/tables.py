@@ -47,7 +47,7 @@ class Tables(Protocol):
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         """The rows whose columns equal what is asked, as Arrow."""
 
-    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
         """Append what Spark computed, once for each (id, version)."""
 
     def txn_version(self, name: str, txn_app_id: str) -> int | None: ...
@@ -68,7 +68,7 @@ def check_format(name: str, properties: Mapping[str, str]) -> None:
         )
 
 
-def bronze_properties(codec: str, deleted_file_retention_hours: int) -> dict[str, str]:
+def bronze_properties(deleted_file_retention_hours: int) -> dict[str, str]:
     """Statistics only where planning needs them; no deletion vectors, since tasks read the Parquet files themselves."""
     return {
         "delta.dataSkippingStatsColumns": BRONZE_STATISTICS,
@@ -76,7 +76,6 @@ def bronze_properties(codec: str, deleted_file_retention_hours: int) -> dict[str
         "delta.deletedFileRetentionDuration": f"interval {deleted_file_retention_hours} hours",
         "delta.logRetentionDuration": f"interval {max(720, deleted_file_retention_hours)} hours",
         "delta.checkpointInterval": "100",
-        "delta.parquet.compression.codec": codec,
     }
 
 
@@ -147,12 +146,13 @@ class FolderTables:
         wanted = [(column, "=", value) for column, value in equal.items()]
         return table.to_pyarrow_table(columns=columns, filters=wanted or None)
 
-    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
         (
             frame.write.format("delta")
             .mode("append")
             .option("txnAppId", txn_app_id)
             .option("txnVersion", txn_version)
+            .option("compression", codec)
             .save(str(self._path(name)))
         )
 
@@ -206,12 +206,13 @@ class CatalogTables:
             frame = frame.where(frame[column] == value)
         return (frame.select(*columns) if columns else frame).toArrow()
 
-    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int) -> None:
+    def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
         (
             frame.write.format("delta")
             .mode("append")
             .option("txnAppId", txn_app_id)
             .option("txnVersion", txn_version)
+            .option("compression", codec)
             .saveAsTable(self.identifier(name))
         )
 

@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--docs", type=Path, help="write the table of this page from the JSON, and run nothing")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     options = parser.parse_args()
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     rows = chosen(options.rows)
     if options.resume:
         passed = {v["number"] for v in known(options.json) if v["verdict"] != FAILED}

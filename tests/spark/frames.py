@@ -57,7 +57,7 @@ def local_frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], schema: 
 
 
 def make_bronze(tables: FolderTables) -> str:
-    tables.ensure(TABLE, BRONZE, bronze_properties("zstd", 168))
+    tables.ensure(TABLE, BRONZE, bronze_properties(168))
     return TABLE
 
 

@@ -164,7 +164,7 @@ def test_a_catalog_table_of_a_newer_format_is_refused(spark: SparkSession, catal
 
 def test_bronze_in_a_catalog(spark: SparkSession, catalog: CatalogTables, schema: str) -> None:
     name = f"{schema}.t"
-    catalog.ensure(name, BRONZE, bronze_properties("zstd", 24))
+    catalog.ensure(name, BRONZE, bronze_properties(24))
     rows = [kafka_row(offset, headers=headers(offset)) for offset in range(3)]
     shaped = shape_bronze(kafka_frame(spark, rows), {"orders": ORDERS_ID}, 0)
     catalog.append_frame(shaped, name, "ingest", 0)
@@ -176,7 +176,7 @@ def test_bronze_in_a_catalog(spark: SparkSession, catalog: CatalogTables, schema
 def test_bronze_has_its_properties_in_both_homes(
     spark: SparkSession, catalog: CatalogTables, tables: FolderTables, schema: str
 ) -> None:
-    wanted = bronze_properties("zstd", 24)
+    wanted = bronze_properties(24)
     catalog.ensure(f"{schema}.t", BRONZE, wanted)
     tables.ensure(TABLE, BRONZE, wanted)
     for identifier in (catalog.identifier(f"{schema}.t"), tables.identifier(TABLE)):

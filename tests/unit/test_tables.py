@@ -92,7 +92,7 @@ def test_all_ops_tables_are_made_and_take_their_own_schema(tmp_path: Path) -> No
 
 def test_bronze_keeps_its_files_as_long_as_asked_and_no_deletion_vectors(tmp_path: Path) -> None:
     tables = FolderTables(tmp_path)
-    tables.ensure("bronze.t", BRONZE, bronze_properties("zstd", 168))
+    tables.ensure("bronze.t", BRONZE, bronze_properties(168))
     kept = DeltaTable(tmp_path / "tables" / "bronze" / "t").metadata().configuration
     assert kept["delta.deletedFileRetentionDuration"] == "interval 168 hours"
     assert kept["delta.enableDeletionVectors"] == "false"
