@@ -17,7 +17,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--catalog", required=True)
     parser.add_argument("--volume", required=True)
-    parser.add_argument("--secret-scope", default="")
     return parser.parse_args(arguments)
 
 

@@ -101,3 +101,26 @@ def test_records_that_the_ledger_does_not_know(
     records.send("source", topic, records.numbered(3, first=5))
     flow.run_once()
     assert len(records.read("target", f"source.{topic}")[0]) == kept + 3
+
+
+def test_a_timestamp_that_the_target_refuses_is_found_among_its_neighbours(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    """Brokers refuse whole batches: which record it was is found by sending them one by one."""
+    import time
+
+    far = Record(b"from the future", timestamp_ms=int(time.time() * 1000) + 86_400_000)
+    sent = [*records.numbered(20), far, *records.numbered(20, first=20)]
+    records.create("source", topic, message_timestamp_after_max_ms=str(2**62))
+    records.create("target", f"source.{topic}", message_timestamp_after_max_ms="3600000")
+    records.send("source", topic, sent)
+    flow = make_flow([topic])
+    with pytest.raises(Undeliverable, match=r"offset 20 .* Invalid timestamp"):
+        flow.run_once()
+    assert records.read("target", f"source.{topic}")[0] == sent[:20]
+    flow.options["on_undeliverable"] = "dead_letter"
+    flow.run_once()
+    assert records.read("target", f"source.{topic}")[0] == [record for record in sent if record is not far]
+    (letter,) = flow.rows("ops.dead_letters")
+    assert letter["source_offset"] == 20
+    assert flow.audit().ok

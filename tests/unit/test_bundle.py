@@ -83,7 +83,7 @@ def literal_secrets(tree: Tree) -> list[str]:
     return [
         key
         for key, value in leaves(tree)
-        if shape.search(str(value)) or (name.search(key) and not str(value).startswith("${"))
+        if shape.search(str(value)) or (name.search(key) and not re.match(r"\$\{|\{\{secrets/", str(value)))
     ]
 
 
@@ -230,4 +230,4 @@ def test_a_planted_secret_is_caught(planted: Tree) -> None:
 
 
 def test_a_reference_to_a_secret_is_no_secret() -> None:
-    assert literal_secrets({"sasl.password": "${secrets/scope/key}"}) == []
+    assert literal_secrets({"sasl.password": "${secrets/scope/key}", "PASSWORD": "{{secrets/scope/key}}"}) == []
