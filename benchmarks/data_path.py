@@ -111,7 +111,7 @@ class Scene:
 
     def ingest(self, tables: FolderTables, max_records: int) -> tuple[float, int]:
         """All of the source topic into a new bronze table; seconds, and bytes on disk."""
-        tables.ensure(TABLE, BRONZE, bronze_properties(self.spark.conf.get(CODEC), 168))
+        tables.ensure(TABLE, BRONZE, bronze_properties(168))
         leg = Ingest(RelaySpec("bench", TABLE, ("orders",)), StreamId("bench", "ingest", TABLE),
                      tables.root / "checkpoints" / "g0", tables, self.source)  # fmt: skip
         leg.checkpoint.parent.mkdir(parents=True)
@@ -335,21 +335,25 @@ def measure_ingest(scene: Scene, rounds: int) -> Figures:
 
 # --- small batches ---
 
+STREAMING = "org.apache.spark.sql.execution.streaming"
+PLAIN = {
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.LocalFs",
+    "spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileContextBasedCheckpointFileManager",
+}
 RAW = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
-MANAGER = {
-    "spark.sql.streaming.checkpointFileManagerClass":
-    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
-}  # fmt: skip
+MANAGER = {"spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileSystemBasedCheckpointFileManager"}
 NO_VERSION_CHECKSUM = {"spark.databricks.delta.writeChecksumFile.enabled": "false"}
 SETTINGS: dict[str, dict[str, str]] = {
-    "as it is": {},
-    "raw local file system": RAW,
-    "FileSystem-based checkpoint manager": MANAGER,
+    "Spark's and Hadoop's defaults": PLAIN,
+    "raw local file system": {**PLAIN, **RAW},
+    "FileSystem-based checkpoint manager": {**PLAIN, **MANAGER},
     "both": {**RAW, **MANAGER},
     "both, and no version checksum": {**RAW, **MANAGER, **NO_VERSION_CHECKSUM},
+    "the relay's own": {},
 }
 WARM_BATCHES = 30
 MEASURED_BATCHES = 30

@@ -21,7 +21,7 @@ from mirrorlake.ledger import Book, Entry, fold
 from mirrorlake.ledger import read as read_ledger
 from mirrorlake.names import table_name
 from mirrorlake.readers import BronzeInCatalog
-from mirrorlake.records import OPS_TABLES, SourcePartition, TopicPartition
+from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.streams import current
 from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops
 from mirrorlake.topics import (
@@ -144,27 +144,21 @@ def ops_prefix(config: Config) -> str:
 def register(spark: SparkSession, config: Config, tables: Tables) -> None:
     """The names of the design: tables of a folder become known to Spark, and the views are made."""
     ensure_ops(tables, config.storage.ops_schema)
-    for name in OPS_TABLES:
-        _register_table(spark, tables, f"{config.storage.ops_schema}.{name}")
+    for name in tables.names():
+        _register_table(spark, tables, name)
     for flow in config.flows.values():
-        _register_bronze(spark, config, tables, flow)
+        for spec in relay_specs(config, flow):
+            if spec.java_pattern and tables.exists(spec.table):
+                _register_topic_views(spark, tables, flow, spec)
     for name, sql in lag.views(ops_prefix(config)).items():
         spark.sql(f"CREATE OR REPLACE VIEW {ops_prefix(config)}.{name} AS {sql}")
 
 
 def _register_table(spark: SparkSession, tables: Tables, name: str) -> None:
-    folder = tables.folder(name)
-    if folder is None or not tables.exists(name):
-        return
+    """Dropped first: the session may know the name from another root. Only the name goes, the files stay."""
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{name.partition('.')[0]}`")
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{folder}'")
-
-
-def _register_bronze(spark: SparkSession, config: Config, tables: Tables, flow: Flow) -> None:
-    for spec in relay_specs(config, flow):
-        _register_table(spark, tables, spec.table)
-        if spec.java_pattern and tables.exists(spec.table):
-            _register_topic_views(spark, tables, flow, spec)
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+    spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{tables.folder(name)}'")
 
 
 def _register_topic_views(spark: SparkSession, tables: Tables, flow: Flow, spec: RelaySpec) -> None:

@@ -50,17 +50,12 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
 
 
 def _local_files() -> dict[str, str]:
-    """Without Hadoop's native library every file with permissions forks `chmod`, and every link look-up `readlink`.
+    """Spark's default checkpoint manager forks `chmod` and `readlink` for every file, without Hadoop's native library.
 
-    The raw local file system writes no checksum files beside each file, and the plainer checkpoint manager looks at no
-    links: a dozen forks of a batch instead of seventy. One writer is our lease's business, not the file manager's.
+    The plainer one writes and renames. One writer is our lease's business, not the file manager's.
     """
-    return {
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
-        "FileSystemBasedCheckpointFileManager",
-    }
+    manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    return {"spark.sql.streaming.checkpointFileManagerClass": manager}
 
 
 def _java_options(logs: Path) -> str:

@@ -39,6 +39,9 @@ class Tables(Protocol):
 
     def exists(self, name: str) -> bool: ...
 
+    def names(self) -> list[str]:
+        """The tables that Spark does not know by itself."""
+
     def append(self, name: str, rows: pa.Table) -> None: ...
 
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
@@ -121,6 +124,10 @@ class FolderTables:
             if not self.exists(name):
                 raise
 
+    def names(self) -> list[str]:
+        logs = sorted((self.root / "tables").glob("*/*/_delta_log"))
+        return [f"{log.parent.parent.name}.{log.parent.name}" for log in logs]
+
     def exists(self, name: str) -> bool:
         return bool(DeltaTable.is_deltatable(str(self._path(name))))
 
@@ -187,6 +194,9 @@ class CatalogTables:
             )
         rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
         check_format(name, {row["key"]: row["value"] for row in rows})
+
+    def names(self) -> list[str]:
+        return []
 
     def exists(self, name: str) -> bool:
         return bool(self.spark.catalog.tableExists(self.identifier(name)))
