@@ -25,6 +25,7 @@ from mirrorlake.errors import (
     MirrorlakeError,
     RecordRefused,
     TargetDiverged,
+    TopicMissing,
     Transient,
     Undeliverable,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STABLE_SECONDS = 2.0
+MISSING_SECONDS = 30.0
 
 
 # --- planning: pure ---
@@ -146,8 +148,10 @@ class Backoff:
         self._wait_seconds = 0.25
         self._since = self._clock()
 
-    def next_wait(self, fault: Transient) -> float:
-        if self._clock() - self._since > self._patience_seconds:
+    def next_wait(self, fault: MirrorlakeError) -> float:
+        """A topic may be unknown for a moment while leaders are elected; a missing one stays so."""
+        patience = MISSING_SECONDS if isinstance(fault, TopicMissing) else self._patience_seconds
+        if self._clock() - self._since > min(patience, self._patience_seconds):
             raise fault
         self._wait_seconds = min(self._wait_seconds * 2, 10)
         return self._wait_seconds
@@ -194,7 +198,7 @@ class FanOut:
                     if self._deliver_once():
                         return
                     backoff.reset()
-                except Transient as fault:
+                except (Transient, TopicMissing) as fault:
                     self._recovered = False
                     self.progress.waiting = fault.what
                     self.stopping.wait(backoff.next_wait(fault))

@@ -64,6 +64,25 @@ class TopicInfo:
     replication_factor: int
 
 
+# What no waiting mends. All else (elections, restarts, loading coordinators, full queues) passes by itself.
+_LASTING = {
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_REPLICA_ASSIGNMENT,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_REQUEST,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.SECURITY_DISABLED,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._INVALID_ARG,
+    KafkaError._UNSUPPORTED_FEATURE,
+}
+
+
 def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
     said = f"cluster {alias}: {what}: {error.str()}"
@@ -73,13 +92,9 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
         return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
     if error.code() in _MISSING:
         return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
-    if error.retriable() or error.code() in (
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-    ):
-        return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
-    return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
+    if error.code() in _LASTING:
+        return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
+    return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
 
 
 @dataclass

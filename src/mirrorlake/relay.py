@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -381,8 +382,9 @@ class Relay:
         for fan_out in self.fan_outs.values():
             fan_out.await_end(timeout_seconds=30)
         for query in [self.ingest_query, *self.fan_out_queries.values()]:
-            if query is not None:
-                query.stop()
+            # Where Spark itself is gone there is nothing to stop, and the ledger must still be closed.
+            with contextlib.suppress(Exception):
+                query and query.stop()
 
 
 def make_errand(

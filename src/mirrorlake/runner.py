@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -18,7 +19,7 @@ import pyarrow as pa
 from mirrorlake import control
 from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, Transient
+from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, StorageUnreachable, Transient
 from mirrorlake.fanout import last_line
 from mirrorlake.lease import (
     LEASE_SECONDS,
@@ -102,7 +103,8 @@ class Run:
             tables = open_tables(self.config, root, spark)
             world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets))
             ensure_ops(tables, self.config.storage.ops_schema)
-            self._run_relays(world, flows, leases or self._table_leases(stack, world, flows))
+            with spark_explained(root):
+                self._run_relays(world, flows, leases or self._table_leases(stack, world, flows))
 
     def _locks(self, stack: contextlib.ExitStack, root: Path, flows: Sequence[Flow]) -> dict[str, Lease]:
         """Held before Spark starts: a second runner is refused at once."""
@@ -127,7 +129,9 @@ class Run:
         try:
             yield spark
         finally:
-            spark.stop()
+            # A session whose Java process is gone cannot be stopped, and need not be.
+            with contextlib.suppress(Exception):
+                spark.stop()
 
     def _options(self, secrets: Path) -> dict[str, dict[str, str]]:
         return {
@@ -323,6 +327,22 @@ class Run:
                     "targets": [vars(line) for line in lines],
                 },
             )
+
+
+@contextlib.contextmanager
+def spark_explained(root: Path) -> Iterator[None]:
+    """A Java process that ends takes every call with it: one sentence instead of their tracebacks."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        yield
+    except Exception as error:
+        gone = isinstance(error, ConnectionError) or type(error).__module__.startswith("py4j")
+        if not gone:
+            raise
+        raise StorageUnreachable(
+            f"Spark's Java process ended or does not answer: {last_line(error)}",
+            f"see {root / 'logs' / 'spark.log'}, and whether memory ran out; run again: it recovers and goes on",
+        ) from error
 
 
 def _explained(relay: Relay, target: str) -> MirrorlakeError:

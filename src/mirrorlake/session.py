@@ -64,6 +64,8 @@ def _java_options(logs: Path) -> str:
     return " ".join(
         [
             "-XX:+UseParallelGC",
+            # Spark matches a failed batch's whole traceback with one expression, which overflows a small stack.
+            "-Xss8m",
             f"-Dlog4j2.configurationFile={logs / 'log4j2.properties'}",
             f"-Dorg.apache.kafka.automatic.config.providers={provider}",
         ]
