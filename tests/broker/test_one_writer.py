@@ -16,7 +16,7 @@ def test_a_second_runner_is_refused_with_a_clear_message(
     flow = make_flow([topic])
     first = flow.start()
     try:
-        wait_until(lambda: records.arrived("target", f"source.{topic}", 10), "the first runner")
+        wait_until(lambda: records.arrived("target", f"source.{topic}", 10), "the first runner", 120)
         code, said = finish(flow.start("--once"))
         assert code == 5, said
         assert f"process {first.pid}" in said

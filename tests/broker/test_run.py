@@ -20,11 +20,13 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     records.send("source", topic, sent[:200])
     flow = make_flow([topic], ["target", "hubs"])
     running = flow.start("--log-format", "json")
-    wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records")
-    records.send("source", topic, sent[200:400])
-    wait_until(lambda: records.arrived("hubs", f"source.{topic}", 400), "records sent while it ran")
-    running.send_signal(signal.SIGTERM)
-    code, said = finish(running)
+    try:
+        wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records", 120)
+        records.send("source", topic, sent[200:400])
+        wait_until(lambda: records.arrived("hubs", f"source.{topic}", 400), "records sent while it ran")
+    finally:
+        running.send_signal(signal.SIGTERM)
+        code, said = finish(running)
     assert code == 0, said
     assert all(json.loads(line) for line in said.splitlines() if line.startswith("{"))
     records.send("source", topic, sent[400:])
@@ -43,7 +45,7 @@ def test_new_topics_and_partitions_are_relayed_without_a_restart_and_a_pause_hol
     flow = make_flow([], ["target", "hubs"], patterns=[f"{topic}\\..*"])
     running = flow.start()
     try:
-        wait_until(lambda: records.arrived("target", f"source.{first}", 20), "the first topic")
+        wait_until(lambda: records.arrived("target", f"source.{first}", 20), "the first topic", 120)
         control.pause(flow.root, flow.name, control.Pause("hubs", None))
         records.create("source", second, 2)
         records.send("source", second, records.numbered(40, 2))
