@@ -372,6 +372,7 @@ def _deliver(errand: Errand, work: Work) -> list[Outcome]:
             for slice_, batches in work
         }
         hit("all-sent")
+        sender = sender_for(errand)  # another one where a record was refused
         sender.flush(deadline)
         hit("acknowledged")
         after = sender.cluster.log_ends([slice_.target for slice_, _ in work])
