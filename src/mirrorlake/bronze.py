@@ -230,9 +230,9 @@ def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: 
         try:
             ingest.append(frame, batch_id)
         except Exception as error:
-            # The query would wrap it in text; the runner wants the type.
+            # The runner wants the type; Spark gets a short text, since it matches a long one with a deep recursion.
             failed(error)
-            raise
+            raise RuntimeError(type(error).__name__) from None
 
     return (
         _source(spark, ingest.spec, reading)
