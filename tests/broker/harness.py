@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from mirrorlake import inspection
 from mirrorlake.audit import Report
 from mirrorlake.config import Config, load
+from mirrorlake.errors import Transient
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab import Lab
 from mirrorlake.provenance import HEADER
@@ -57,11 +58,14 @@ class Records:
         return self.clients[name]
 
     def arrived(self, name: str, topic: str, wanted: int) -> bool:
-        """Has the cluster at least so many records of the topic?"""
+        """Has the cluster at least so many records of the topic? A topic without leaders yet has none."""
         cluster = self.cluster(name)
         if topic not in (there := cluster.describe([topic])):
             return False
-        ends = cluster.log_ends(TopicPartition(topic, number) for number in range(there[topic].partitions))
+        try:
+            ends = cluster.log_ends(TopicPartition(topic, number) for number in range(there[topic].partitions))
+        except Transient:
+            return False
         return sum(ends.values()) >= wanted
 
     def create(self, name: str, topic: str, partitions: int = 1, **config: str) -> None:
