@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -147,16 +148,22 @@ MARK = "<!-- from here on written by `make chaos` -->\n"
 
 
 def write_docs(path: Path, verdicts: Sequence[dict[str, object]]) -> None:
-    """The table of `docs/guarantees.md`, from what was found."""
-    lines = [f"| {v['number']} | {v['name']} | {v['injected']} | {v['expected']} | {_cell(v)} |" for v in verdicts]
+    """The table of `docs/guarantees.md`: every row there is, and what was found where it was run."""
+    found = {v["number"]: v for v in verdicts}
+    lines = [
+        f"| {row.number} | {row.name} | {row.injected} | {row.expected} | {_cell(found.get(row.number))} |"
+        for row in ROWS
+    ]
     head = ["| # | fault | injected by | expected | verdict |", "|---|---|---|---|---|"]
     kept, _, _ = path.read_text().partition(MARK)
     path.write_text(kept + MARK + "\n" + "\n".join([*head, *lines]) + "\n")
 
 
-def _cell(v: dict[str, object]) -> str:
-    said = f": {v['said']}" if v["verdict"] == NOT_HERE else ""
-    return f"{v['verdict']}{said}".replace("|", "\\|")
+def _cell(found: dict[str, object] | None) -> str:
+    if found is None:
+        return "not run yet"
+    said = f": {found['said']}" if found["verdict"] != PASSED else ""
+    return " ".join(f"{found['verdict']}{said}".split())[:200].replace("|", "\\|")
 
 
 def known(path: Path) -> list[dict[str, object]]:
@@ -169,12 +176,14 @@ def main() -> int:
     parser.add_argument("--rows", default="", help="numbers, or parts of names, by comma; all where absent")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))  # noqa: S311
     parser.add_argument("--minutes", type=float, default=0.5, help="how long the loop of random kills lasts")
-    parser.add_argument("--json", type=Path, default=Path("artifacts/chaos.json"), help="where verdicts are written")
+    parser.add_argument("--json", type=Path, default=Path(".mirrorlake/chaos.json"), help="where verdicts are written")
     parser.add_argument("--budget", type=float, help="begin no row after so many seconds")
     parser.add_argument("--resume", action="store_true", help="leave out rows that the JSON says passed")
     parser.add_argument("--docs", type=Path, help="write the table of this page from the JSON, and run nothing")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     options = parser.parse_args()
+    # Whoever stops us must not leave brokers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     rows = chosen(options.rows)
     if options.resume:

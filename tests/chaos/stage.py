@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
@@ -33,6 +33,9 @@ from mirrorlake.lab.settings import free_ports
 from mirrorlake.runner import Run
 
 __all__ = ["Flow", "Record", "Records", "Stage", "finish", "wait_until"]
+
+
+T = TypeVar("T")
 
 
 class NotHere(Exception):
@@ -179,10 +182,13 @@ class Stage:
     def ends(self, name: str, topic: str) -> int:
         from mirrorlake.records import TopicPartition
 
-        cluster = self.records.cluster(name)
-        if topic not in (there := cluster.describe([topic])):
-            return 0
-        return sum(cluster.log_ends(TopicPartition(topic, n) for n in range(there[topic].partitions)).values())
+        def look() -> int:
+            cluster = self.records.cluster(name)
+            if topic not in (there := cluster.describe([topic])):
+                return 0
+            return sum(cluster.log_ends(TopicPartition(topic, n) for n in range(there[topic].partitions)).values())
+
+        return patiently(look)
 
     def expect_same(
         self,
@@ -193,9 +199,10 @@ class Stage:
     ) -> None:
         """Every field of every record, in order, each once; the audit agrees; incidents are those expected."""
         topic = flow.topics[0]
-        want = self.records.read("source", topic)
+        want = patiently(lambda: self.records.read("source", topic))
         for target in targets or flow.targets:
-            expect_equal(want, self.records.read(target, f"source.{topic}"), f"{topic} on {target}")
+            got = patiently(lambda target=target: self.records.read(target, f"source.{topic}"))
+            expect_equal(want, got, f"{topic} on {target}")
         if audit:
             report = flow.audit()
             assert report.ok, f"audit: {[str(finding) for finding in report.findings[:5]]}"
@@ -204,6 +211,18 @@ class Stage:
     def expect_incidents(self, flow: Flow, kinds: Sequence[str]) -> None:
         found = {row["kind"] for row in flow.rows("ops.incidents")}
         assert found == set(kinds), f"incidents: {found}, expected {set(kinds)}: {flow.rows('ops.incidents')[:5]}"
+
+
+def patiently(look: Callable[[], T], seconds: float = 20) -> T:
+    """The checker's own client may meet a topic or a broker that is not quite there yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return look()
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 class Running:
