@@ -1,4 +1,4 @@
-"""A dozen rows of the fault table (`tests/chaos/rows.py`, `make chaos` runs all): the network, brokers, state."""
+"""Some rows of the fault table (`tests/chaos/rows.py`, `make chaos` runs all): the network, brokers, state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 from rows import BY_SLUG, ROWS
 from stage import Stage, make_proxied
 
-DOZEN = ("16c", "24", "24b", "24c", "26", "36b", "37", "46", "47", "50", "E1", "E2", "E3")
+CHOSEN = ("16c", "24", "24b", "24c", "37", "46", "47", "E1")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def stage(lab: Lab, spark: SparkSession, tmp_path_factory: pytest.TempPathFactor
     proxy.close()
 
 
-@pytest.mark.parametrize("name", [name for name, row in BY_SLUG.items() if row.number in DOZEN])
+@pytest.mark.parametrize("name", [name for name, row in BY_SLUG.items() if row.number in CHOSEN])
 def test_a_row_of_the_fault_table(stage: Stage, name: str) -> None:
     try:
         BY_SLUG[name].run(stage)
