@@ -135,13 +135,14 @@ class FolderTables:
         write_deltalake(self._path(name), rows, mode="append")
 
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
-        if (self.txn_version(name, txn_app_id) or -1) >= txn_version:
+        # Looked at and written from one snapshot: whatever is committed in between makes the commit fail.
+        table = DeltaTable(self._path(name))
+        if (table.transaction_version(txn_app_id) or -1) >= txn_version:
             return
         transaction = Transaction(txn_app_id, txn_version)
         try:
-            # delta-rs refuses the commit if another one with this id came in between.
             properties = CommitProperties(app_transactions=[transaction], max_commit_retries=0)
-            write_deltalake(self._path(name), rows, mode="append", commit_properties=properties)
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
         except CommitFailedError:
             return
 
