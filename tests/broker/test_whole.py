@@ -72,8 +72,8 @@ def test_log_append_time_is_carried_as_the_record_time(
     assert types == {1}
 
 
-def test_timestamp_zero_is_listed_as_not_kept(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
-    """librdkafka cannot send timestamp 0, so the test writes one with a Java-like clock: 1 is kept, 0 would be now."""
+def test_timestamps_near_zero_are_kept(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    """0 itself cannot be sent with librdkafka, here as in the relay; that it is listed is a unit test's business."""
     records.create("source", topic)
     records.send("source", topic, [Record(timestamp_ms=1), Record(timestamp_ms=2)])
     flow = make_flow([topic])
