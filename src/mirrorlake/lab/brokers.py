@@ -215,7 +215,7 @@ class LabCluster:
 
     def _failure(self, broker: int, what: str) -> ClusterUnreachable:
         logs = self._home(broker) / "logs"
-        said = [line for file in ("stdout.log", "server.log") for line in _last_lines(logs / file, 12)]
+        said = [line for file in ("stdout.log", "server.log") for line in last_lines(logs / file, 12)]
         return ClusterUnreachable(
             "\n".join([f"broker {broker} of lab cluster {self.name} {what}; it said last:", *said]),
             f"read {logs}; `mirrorlake lab up {self.name} --fresh` begins anew, without its data",
@@ -310,11 +310,11 @@ def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
     if spec.tls:
         _write_certificates(folder)
     if spec.sasl:
-        _write_private(folder / "secrets.properties", properties_text({"password": next(iter(spec.users.values()))}))
+        write_private(folder / "secrets.properties", properties_text({"password": next(iter(spec.users.values()))}))
     checkpoint = bootstrap_checkpoint(jars.resolve(jars.BROKER, say))
     for broker in cluster.ports:
         _write_broker(cluster, broker, checkpoint)
-    _write_private(folder / "cluster.json", json.dumps(_state(cluster), indent=2))
+    write_private(folder / "cluster.json", json.dumps(_state(cluster), indent=2))
     return cluster
 
 
@@ -335,9 +335,9 @@ def _write_certificates(folder: Path) -> None:
     broker, client = certs.issue(ca, "broker"), certs.issue(ca, "client")
     (folder / "ca.pem").write_bytes(ca.certificate_pem)
     (folder / "client.crt").write_bytes(client.certificate_pem)
-    _write_private(folder / "client.key", client.key_pem.decode())
-    _write_private(folder / "client.pem", client.pem.decode())
-    _write_private(folder / "broker.pem", broker.pem.decode())
+    write_private(folder / "client.key", client.key_pem.decode())
+    write_private(folder / "client.pem", client.pem.decode())
+    write_private(folder / "broker.pem", broker.pem.decode())
 
 
 def _write_broker(cluster: LabCluster, broker: int, checkpoint: Path) -> None:
@@ -346,7 +346,7 @@ def _write_broker(cluster: LabCluster, broker: int, checkpoint: Path) -> None:
     (home / "data").mkdir(parents=True)
     (home / "logs").mkdir()
     settings = server_properties(cluster.spec, broker, cluster.ports, cluster.folder)
-    _write_private(home / "server.properties", properties_text(settings))
+    write_private(home / "server.properties", properties_text(settings))
     (home / "log4j2.properties").write_text(log4j2_properties(home / "logs"))
     identity = {
         "version": "1",
@@ -416,7 +416,7 @@ def _read_cluster(folder: Path, state: dict[str, Any], say: Say) -> LabCluster:
     return LabCluster(folder, spec, state["cluster_id"], ports, say)
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.write_text(text)
 
@@ -435,5 +435,5 @@ def _serves(client: AdminClient, peers: Collection[int]) -> bool:
     return led and set(peers) <= set(metadata.brokers)
 
 
-def _last_lines(path: Path, count: int) -> list[str]:
+def last_lines(path: Path, count: int) -> list[str]:
     return path.read_text(errors="replace").splitlines()[-count:] if path.exists() else []
