@@ -29,6 +29,7 @@ READING_ORDER = (
     "streams",  # a stream's identity: checkpoint, generation, transaction id move together
     "bronze",  # Kafka -> Delta
     "ledger",  # what reached which target, as runs of offsets
+    "offsets",  # the same record's offsets on both sides, exactly
     "produce",  # Arrow -> Kafka, in the executors
     "readers",  # bronze as the fan-out reads it: files, or Spark's rows
     "recovery",  # after any doubt: what of the target's tail is ours

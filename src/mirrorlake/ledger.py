@@ -105,10 +105,15 @@ def _from_entry(entry: Entry) -> Position:
     return Position(entry.source_last + 1, entry.target_partition, entry.target_topic_id, entry.target_end)
 
 
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Rows as they were meant: a baseline replaces only what an earlier epoch left."""
+    return sorted(entries, key=lambda e: (e.epoch, e.kind != BASELINE, e.source_first))
+
+
 def fold(entries: Iterable[Entry]) -> Book:
-    """Entries in any order: a baseline replaces only what an earlier epoch left."""
+    """Entries in any order."""
     book = Book()
-    for entry in sorted(entries, key=lambda e: (e.epoch, e.kind != BASELINE, e.source_first)):
+    for entry in in_order(entries):
         book.apply(entry)
     return book
 

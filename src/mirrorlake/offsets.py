@@ -1,0 +1,162 @@
+"""Offsets of the same records on two clusters, exactly, in both directions.
+
+The ledger holds where every record went. A reader that stands at an offset on one side goes on, on the other, at the
+first place from which it still meets every record that it has not read. Where records keep their order, and a
+relay keeps it, that place is the very next record: nothing is skipped and nothing is read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mirrorlake.ledger import BASELINE, REPLAY, SKIP, Entry, in_order
+from mirrorlake.records import Run, SourcePartition, TopicPartition
+
+
+def staircase(runs: Iterable[Run]) -> list[Run]:
+    """Of runs that do not overlap on the target, the parts that raise the highest source offset seen so far.
+
+    What a repair sent late, after younger records, falls out: who looks for it finds its younger neighbour first.
+    """
+    steps: list[Run] = []
+    highest = -1
+    for run in sorted(runs, key=lambda run: run.target_first):
+        known = min(run.count, max(0, highest + 1 - run.source_first))
+        if known < run.count:
+            steps.append(Run(run.source_first + known, run.target_first + known, run.count - known))
+            highest = run.source_last
+    return steps
+
+
+def swapped(runs: Iterable[Run]) -> list[Run]:
+    return [Run(run.target_first, run.source_first, run.count) for run in runs]
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """From an offset to the first place on the other side that holds a record from there or later."""
+
+    steps: list[Run]
+    end: int
+    """Where the next record will stand, or later: the answer where there is none yet."""
+
+    @cached_property
+    def _lasts(self) -> list[int]:
+        return [step.source_last for step in self.steps]
+
+    def __call__(self, offset: int) -> int:
+        found = bisect_left(self._lasts, offset)
+        if found == len(self.steps):
+            return self.end
+        step = self.steps[found]
+        return step.target_first + max(0, offset - step.source_first)
+
+
+@dataclass(frozen=True)
+class OffsetMap:
+    """One incarnation of a source partition on one incarnation of its target partition."""
+
+    target: TopicPartition
+    target_topic_id: str
+    runs: tuple[Run, ...]
+    source_begin: int
+    """Where the relay began: older records never went to the target."""
+    source_end: int
+    """After the last record that was relayed or left out."""
+    target_end: int
+    """Where the target's log ended when we last looked: the next record comes here or later."""
+
+    @cached_property
+    def to_target(self) -> Stairs:
+        return Stairs(staircase(self.runs), self.target_end)
+
+    @cached_property
+    def to_source(self) -> Stairs:
+        return Stairs(staircase(swapped(self.runs)), self.source_end)
+
+    def read_again(self, source_offset: int) -> int:
+        """Records older than the offset that a reader of the target meets all the same: those that came late."""
+        place = self.to_target(source_offset)
+        late = (Run(r.target_first, r.source_first, r.count) for r in self.runs if r.target_end > place)
+        return sum(_count_below(run, place, source_offset) for run in late)
+
+
+def _count_below(run: Run, place: int, source_offset: int) -> int:
+    """Of a run seen from the target: how many stand at `place` or after it and come from before `source_offset`."""
+    passed = max(0, place - run.source_first)
+    return max(0, min(run.count, source_offset - run.target_first) - passed)
+
+
+# --- from the ledger ---
+
+
+@dataclass
+class _Draft:
+    target: TopicPartition
+    target_topic_id: str
+    begin: int
+    end: int
+    target_end: int
+    runs: list[Run] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        self.end = max(self.end, entry.source_last + 1)
+        self.target_end = max(self.target_end, entry.target_end)
+        if entry.kind != SKIP and entry.target_first is not None:
+            self._append(Run(entry.source_first, entry.target_first, entry.count))
+
+    def _append(self, run: Run) -> None:
+        last = self.runs[-1] if self.runs else None
+        if last and (last.source_last + 1, last.target_end) == (run.source_first, run.target_first):
+            self.runs[-1] = Run(last.source_first, last.target_first, last.count + run.count)
+        else:
+            self.runs.append(run)
+
+    def begin_again(self, entry: Entry) -> None:
+        """The same log, shorter than we knew: what stood after its end is gone, and comes again."""
+        kept = (Run(r.source_first, r.target_first, min(r.count, entry.target_end - r.target_first)) for r in self.runs)
+        self.runs = [run for run in kept if run.count > 0]
+        self.begin, self.end = min(self.begin, entry.source_first), entry.source_last + 1
+        self.target_end = entry.target_end
+
+
+class OffsetMaps:
+    """The maps of one flow and target; entries may go on coming while it is asked."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._drafts: dict[SourcePartition, _Draft] = {}
+        self._made: dict[SourcePartition, OffsetMap] = {}
+        for entry in in_order(entries):
+            self.learn(entry)
+
+    def learn(self, entry: Entry) -> None:
+        draft = self._drafts.get(entry.source)
+        if entry.kind == REPLAY or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
+            return  # A second copy, or one elsewhere: the first is what readers go by.
+        self._made.pop(entry.source, None)
+        if draft is None or entry.kind == BASELINE:
+            draft = self._drafts[entry.source] = self._begun(draft, entry)
+        draft.add(entry)
+
+    def _begun(self, draft: _Draft | None, entry: Entry) -> _Draft:
+        place = (entry.target_partition, entry.target_topic_id)
+        if draft is None or (draft.target, draft.target_topic_id) != place:
+            return _Draft(*place, entry.source_first, entry.source_last + 1, entry.target_end)
+        draft.begin_again(entry)
+        return draft
+
+    def of(self, source: SourcePartition) -> OffsetMap | None:
+        draft = self._drafts.get(source)
+        if draft is None:
+            return None
+        if source not in self._made:
+            self._made[source] = OffsetMap(
+                draft.target, draft.target_topic_id, tuple(draft.runs), draft.begin, draft.end, draft.target_end
+            )
+        return self._made[source]
+
+    def __iter__(self) -> Iterator[SourcePartition]:
+        return iter(list(self._drafts))
