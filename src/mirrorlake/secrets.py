@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from mirrorlake import properties
 from mirrorlake.errors import UsageFault
 
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
@@ -141,13 +142,24 @@ def _from_file(reference: SecretRef) -> str:
     text = _read(reference)
     if not reference.key:
         return text.strip()
-    values = properties(text)
+    values = _properties(reference, text)
     if reference.key not in values:
         raise UsageFault(
             f"Secret {reference}: the file {reference.place} has no line {reference.key}=….",
             f"Add it; {len(values)} other keys were found there.",
         )
     return values[reference.key]
+
+
+def _properties(reference: SecretRef, text: str) -> dict[str, str]:
+    """As Java reads it: the same file then serves Kafka's own FileConfigProvider, which refuses what we refuse."""
+    parsed = properties.parse(text)
+    for bad in parsed.malformed:
+        raise UsageFault(
+            f"Secret {reference}: line {bad.line} of the file {reference.place}: {bad.what}.",
+            "Mend the line: Java would refuse the whole file.",
+        )
+    return parsed.values()
 
 
 def _read(reference: SecretRef) -> str:
@@ -175,43 +187,6 @@ def _from_databricks(reference: SecretRef, databricks: Databricks | None) -> str
             f"Secret {reference}: no key {reference.key} in scope {reference.place}: {type(bad).__name__}.",
             f"databricks secrets list-secrets {reference.place}",
         ) from None
-
-
-def properties(text: str) -> dict[str, str]:
-    """A .properties file as Java reads it: the same file then serves Kafka's own FileConfigProvider."""
-    pairs = (PAIR.fullmatch(line) for line in _logical_lines(text))
-    return {_unescape(pair[1]): _unescape(pair[2]) for pair in pairs if pair}
-
-
-# The key ends at the first =, : or blank that no backslash escapes.
-PAIR = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
-ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
-CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks; an odd number of backslashes at the end joins the next one."""
-    held = ""
-    for natural in re.split(r"\r\n|\n|\r", text):
-        line = natural.lstrip(" \t\f")
-        if not held and (not line or line[0] in "#!"):
-            continue
-        held += line
-        if (len(held) - len(held.rstrip("\\"))) % 2:
-            held = held[:-1]
-            continue
-        yield held
-        held = ""
-    if held:
-        yield held
-
-
-def _unescape(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        return chr(int(match[1], 16)) if match[1] else CONTROLS.get(match[2], match[2] or "")
-
-    # Java escapes a character beyond the first plane as two halves: join them.
-    return ESCAPE.sub(plain, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

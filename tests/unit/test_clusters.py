@@ -27,7 +27,7 @@ from mirrorlake.clusters import (
 )
 from mirrorlake.config import OURS, Cluster, Config, Flow, Target
 from mirrorlake.errors import UsageFault
-from mirrorlake.secrets import properties
+from mirrorlake.properties import parse
 
 CANARY = 'ca"na\\ry'
 FILE = Path("/run/mirrorlake/secrets.properties")
@@ -198,7 +198,7 @@ def test_mutual_tls_keeps_the_key_out_of_the_options(tmp_path: Path) -> None:
     assert options["kafka.ssl.keystore.key"] == f"${{file:{FILE}:a.key}}"
     lines = secrets_file_lines(config(a=given_cluster))
     assert lines["a.key"] == "-----BEGIN key-----\\nabc\\n-----END key-----"
-    assert properties("p=" + lines["a.key_password"])["p"] == CANARY
+    assert parse("p=" + lines["a.key_password"]).values()["p"] == CANARY
 
 
 def test_secrets_without_a_file_are_refused() -> None:
@@ -214,7 +214,7 @@ def test_a_path_that_kafka_would_cut_is_refused() -> None:
 def test_the_file_holds_the_password_escaped_for_jaas_then_for_properties() -> None:
     lines = secrets_file_lines(config(a=sasl()))
     assert lines == {"a.password": 'ca\\\\"na\\\\\\\\ry'}
-    assert properties("x=" + lines["a.password"])["x"] == jaas_escape(CANARY)
+    assert parse("x=" + lines["a.password"]).values()["x"] == jaas_escape(CANARY)
 
 
 def test_control_characters_cannot_enter_jaas() -> None:
@@ -227,4 +227,4 @@ def test_any_value_survives_the_properties_format(value: str) -> None:
     line = f"k={properties_escape(value)}"
     assert line.isascii()
     assert len(line.splitlines()) == 1
-    assert properties(line)["k"] == value
+    assert parse(line).values()["k"] == value

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.errors import UsageFault
-from mirrorlake.secrets import Secret, SecretRef, is_literal, parts, properties, redact, resolve
+from mirrorlake.secrets import Secret, SecretRef, is_literal, parts, redact, resolve
 
 
 class Scopes:
@@ -86,6 +86,14 @@ def test_a_missing_key_names_file_and_key_and_no_value(secrets_file: Path) -> No
     assert "three" not in str(caught.value)
 
 
+def test_a_line_that_java_refuses_is_named_without_its_text(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("K=three\nP=hunter2\\uZZ\n")
+    with pytest.raises(UsageFault) as caught:
+        resolve(f"${{file:{tmp_path}/bad:K}}")
+    assert "line 2" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_file_that_is_not_text_is_refused_without_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"hunter2\xff")
     with pytest.raises(UsageFault) as caught:
@@ -138,8 +146,3 @@ def test_text_is_literal_exactly_where_it_has_no_reference(text: str) -> None:
 def test_a_reference_prints_as_it_is_written(kind: str, place: str) -> None:
     written = str(SecretRef(kind, place))
     assert parts(written) == [SecretRef(kind, place)]
-
-
-@given(st.text())
-def test_any_properties_text_is_read_without_an_error(text: str) -> None:
-    properties(text)
