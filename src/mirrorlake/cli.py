@@ -58,6 +58,8 @@ Root = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
 Flows = Annotated[list[str] | None, typer.Option("--flow", help="Only this flow; may be given several times.")]
+OnlyTarget = Annotated[str | None, typer.Option(help="Only this target.")]
+OnlyTopic = Annotated[str | None, typer.Option(help="Only this topic.")]
 
 
 @app.callback()
@@ -69,17 +71,12 @@ def common(
 
 def read_config(path: Path, root: Path | None, flows: Iterable[str] | None = None, clusters: str = "") -> Config:
     loaded = load_any(path)
-    print_warnings(path, loaded)
+    for warning in loaded.warnings():
+        err.print(Text(warning))  # stdout may be JSON
     config = loaded.config
     if chosen := root or os.environ.get("MIRRORLAKE_ROOT"):
         config = with_root(config, str(chosen))
     return config.select(list(flows or []), [alias for alias in clusters.split(",") if alias])
-
-
-def print_warnings(path: Path, loaded: Loaded) -> None:
-    """What of an MM2 file is unsafe, not supported or unknown; on stderr, since stdout may be JSON."""
-    for note in loaded.warnings:
-        err.print(Text(f"warning: {path}:{note.line}: {note}"))
 
 
 @app.command(name="import")
@@ -280,11 +277,7 @@ def status(config: ConfigFile, root: Root = None, as_json: AsJson = False) -> No
 
 @app.command()
 def pause(
-    config: ConfigFile,
-    flow: Flows = None,
-    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-    root: Root = None,
+    config: ConfigFile, flow: Flows = None, target: OnlyTarget = None, topic: OnlyTopic = None, root: Root = None
 ) -> None:
     """Stop sending per flow, target or topic, while the rest goes on. Ingest goes on too: nothing is lost."""
     chosen = read_config(config, root, flow)
@@ -296,11 +289,7 @@ def pause(
 
 @app.command()
 def resume(
-    config: ConfigFile,
-    flow: Flows = None,
-    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-    root: Root = None,
+    config: ConfigFile, flow: Flows = None, target: OnlyTarget = None, topic: OnlyTopic = None, root: Root = None
 ) -> None:
     """Go on with what was paused; without --target and --topic with everything of the flow."""
     chosen = read_config(config, root, flow)

@@ -37,9 +37,9 @@ class Loaded:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)  # our words as plain values; empty for our YAML
     looked_up: frozenset[str] = frozenset()  # clusters whose password was looked up while reading
 
-    @property
-    def warnings(self) -> tuple[Note, ...]:
-        return tuple(note for note in self.notes if note.warns)
+    def warnings(self) -> list[str]:
+        """What of an MM2 file is unsafe, not supported or unknown."""
+        return [f"warning: {self.config.path}:{note.line}: {note}" for note in self.notes if note.warns]
 
 
 def load_any(path: Path, secrets_dir: Path | None = None) -> Loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,25 +100,23 @@ def stored_relays(config: Config, tables: Tables, flow: Flow, source: Cluster) -
 
 def sample_lag(config: Config, tables: Tables, clusters: Mapping[str, Cluster]) -> None:
     """Write one sample of every flow: right also when nothing runs."""
+    at = now()
     samples = [
-        _sample(stored, clusters[flow.source])
+        _sample(stored, clusters[flow.source], at)
         for flow in config.flows.values()
         for stored in stored_relays(config, tables, flow, clusters[flow.source])
     ]
+    ensure_ops(tables, config.storage.ops_schema)
     tables.append(f"{config.storage.ops_schema}.lag_samples", pa.concat_tables(samples))
 
 
-def _sample(stored: Stored, source: Cluster) -> pa.Table:
+def _sample(stored: Stored, source: Cluster, at: datetime) -> pa.Table:
     ends = lag.bronze_ends(stored.files.segments())
-    targets = {
-        target: lag.target_positions(stored.book(target), ends, stored.ingested, stored.topic_ids)
-        for target in stored.entries
-    }
+    ingested = lag.ingest_positions(stored.ingested, stored.topic_ids)
+    targets = {target: lag.target_positions(stored.book(target), ends, ingested) for target in stored.entries}
     topics = source.describe(stored.spec.topics or spec_topics(stored.spec, source.topic_names()))
-    partitions = [TopicPartition(t.name, number) for t in topics.values() for number in range(t.partitions)]
-    there = {at: offset for at, offset in stored.ingested.items() if at.topic in topics}
     committed = stored.flow.isolation == "read_committed"
-    return lag.sample_rows(stored.flow.name, source, partitions, there, targets, committed, now())
+    return lag.sample_rows(stored.flow.name, source, topics.values(), ingested, targets, committed, at)
 
 
 def read_lag(config: Config, spark: SparkSession) -> list[dict[str, Any]]:
@@ -156,17 +155,27 @@ def register(spark: SparkSession, config: Config, tables: Tables) -> None:
 
 def _register_table(spark: SparkSession, tables: Tables, name: str) -> None:
     """Dropped first: the session may know the name from another root. Only the name goes, the files stay."""
-    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{name.partition('.')[0]}`")
-    spark.sql(f"DROP TABLE IF EXISTS {name}")
+    schema, _, table = name.partition(".")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{schema}`")
+    kind = "VIEW" if table.lower() in _views(spark, schema) else "TABLE"
+    spark.sql(f"DROP {kind} IF EXISTS {name}")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{tables.folder(name)}'")
 
 
+def _views(spark: SparkSession, schema: str) -> set[str]:
+    return {row["viewName"].lower() for row in spark.sql(f"SHOW VIEWS IN {schema}").collect()}
+
+
 def _register_topic_views(spark: SparkSession, tables: Tables, flow: Flow, spec: RelaySpec) -> None:
-    """A view per topic over a shared table, under the name that a table of its own would have."""
-    shared = spec.table if tables.folder(spec.table) else tables.identifier(spec.table)
+    """A view per topic over a shared table, under the name that a table of its own would have, unless it has one."""
+    schema = spec.table.partition(".")[0]
+    in_sql = (lambda name: name) if tables.folder(spec.table) else tables.identifier
+    shared, views = in_sql(spec.table), _views(spark, in_sql(schema))
     for topic in sorted({segment.source.topic for segment in _bronze(tables, spec).segments()}):
-        own_name = table_name(spec.table.partition(".")[0] + ".{source}__{topic}", flow.source, topic)
-        view = own_name if tables.folder(spec.table) else tables.identifier(own_name)
+        own_name = table_name(schema + ".{source}__{topic}", flow.source, topic)
+        if tables.exists(own_name) and own_name.partition(".")[2].lower() not in views:
+            continue
+        view = in_sql(own_name)
         spark.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {shared} WHERE topic = '{topic}'")  # noqa: S608
 
 

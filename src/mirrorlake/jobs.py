@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirrorlake import inspection
-from mirrorlake.config import Config, Storage, load
+from mirrorlake.config import Config, Storage
+from mirrorlake.files import load_any
 from mirrorlake.runner import Run
 from mirrorlake.world import open_tables, storage_root
 
@@ -26,11 +27,19 @@ def on_databricks(config: Config, catalog: str, volume: str) -> Config:
     return config.model_copy(update={"storage": Storage(**values)})
 
 
+def read_config(arguments: Sequence[str] | None) -> Config:
+    """Any of the three formats; what of an MM2 file is not taken goes to the job's output."""
+    asked = parse_arguments(arguments)
+    loaded = load_any(asked.config)
+    for warning in loaded.warnings():
+        print(warning)
+    return on_databricks(loaded.config, asked.catalog, asked.volume)
+
+
 def relay_job(arguments: Sequence[str] | None = None) -> None:
     from pyspark.sql import SparkSession
 
-    asked = parse_arguments(arguments)
-    config = on_databricks(load(asked.config), asked.catalog, asked.volume)
+    config = read_config(arguments)
     spark = SparkSession.builder.getOrCreate()
     inspection.register(spark, config, open_tables(config, storage_root(config), spark))
     Run(config, say=print, spark=spark)()

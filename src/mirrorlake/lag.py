@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from mirrorlake.kafka import Cluster
+from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.ledger import Book
 from mirrorlake.records import LAG_SAMPLES, SourcePartition, TopicPartition
 from mirrorlake.tables import Segment
@@ -27,54 +27,59 @@ def bronze_ends(segments: Iterable[Segment]) -> dict[SourcePartition, int]:
 
 def target_positions(
     book: Book,
-    ends: Mapping[SourcePartition, int],
-    ingested: Mapping[TopicPartition, int],
-    topic_ids: Mapping[str, str],
-) -> dict[TopicPartition, int]:
-    """Where a target stands at the source: with all of bronze, where ingest stands, since markers are no records."""
+    ends: Mapping[SourcePartition, int] | None,
+    ingested: Mapping[SourcePartition, int],
+) -> dict[SourcePartition, int]:
+    """Where a target stands at the source: with all of bronze, where ingest stands, since markers are no records.
+
+    Where bronze's ends are not known (None), nobody can say that it has all.
+    """
     positions = {}
-    for at, ingest_position in ingested.items():
-        source = SourcePartition(at.topic, topic_ids.get(at.topic, ""), at.partition)
+    for source, ingest_position in ingested.items():
         held = book.positions.get(source)
-        has_all = source not in ends or (held is not None and held.next_offset >= ends[source])
-        positions[at] = ingest_position if has_all else held.next_offset if held else 0
+        has_all = ends is not None and (source not in ends or (held is not None and held.next_offset >= ends[source]))
+        positions[source] = ingest_position if has_all else held.next_offset if held else 0
     return positions
+
+
+def ingest_positions(
+    positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+) -> dict[SourcePartition, int]:
+    """Where ingest stands, by incarnation of the topic."""
+    return {SourcePartition(at.topic, topic_ids.get(at.topic, ""), at.partition): p for at, p in positions.items()}
 
 
 def sample_rows(
     flow: str,
     source: Cluster,
-    partitions: Iterable[TopicPartition],
-    ingested: Mapping[TopicPartition, int],
-    targets: Mapping[str, Mapping[TopicPartition, int]],
+    topics: Iterable[TopicInfo],
+    ingested: Mapping[SourcePartition, int],
+    targets: Mapping[str, Mapping[SourcePartition, int]],
     committed: bool,
     at: datetime,
 ) -> pa.Table:
-    """One sample of the source's ends, of ingest and of each target."""
-    asked = sorted(set(partitions) | set(ingested))
-    starts, ends = source.log_starts(asked), source.log_ends(asked, committed)
-    rows = [_row(flow, "source", source.alias, tp, at, starts[tp], ends[tp], None) for tp in asked]
-    rows += [_row(flow, "bronze", "", tp, at, None, None, ingested.get(tp, starts[tp])) for tp in asked]
-    for target, positions in targets.items():
-        rows += [_row(flow, "target", target, tp, at, None, None, positions.get(tp, starts[tp])) for tp in asked]
+    """One sample of the source's ends, of ingest and of each target, for the topics as they are now.
+
+    Who stands in an earlier incarnation of a topic has nothing of this one. All rows of a sample carry one time.
+    """
+    asked = [SourcePartition(topic.name, topic.id, number) for topic in topics for number in range(topic.partitions)]
+    places = {held: TopicPartition(held.topic, held.partition) for held in asked}
+    starts, ends = source.log_starts(places.values()), source.log_ends(places.values(), committed)
+    sides = {("bronze", ""): ingested, **{("target", name): held for name, held in targets.items()}}
+    rows = [
+        _row(flow, "source", source.alias, held, at, log_start=starts[tp], log_end=ends[tp])
+        for held, tp in places.items()
+    ]
+    rows += [
+        _row(flow, side, cluster, held, at, position=positions.get(held, starts[tp]))
+        for (side, cluster), positions in sides.items()
+        for held, tp in places.items()
+    ]
     return pa.Table.from_pylist(rows, schema=LAG_SAMPLES)
 
 
-def _row(
-    flow: str, side: str, cluster: str, at: TopicPartition, when: datetime,
-    log_start: int | None, log_end: int | None, position: int | None,
-) -> dict[str, object]:  # fmt: skip
-    return {
-        "flow": flow,
-        "side": side,
-        "cluster": cluster,
-        "topic": at.topic,
-        "partition": at.partition,
-        "log_start": log_start,
-        "log_end": log_end,
-        "position": position,
-        "at": when,
-    }
+def _row(flow: str, side: str, cluster: str, held: SourcePartition, at: datetime, **offsets: int) -> dict[str, object]:
+    return {"flow": flow, "side": side, "cluster": cluster, **held._asdict(), **offsets, "at": at}
 
 
 def views(ops: str) -> dict[str, str]:
@@ -82,15 +87,15 @@ def views(ops: str) -> dict[str, str]:
     return {
         "replication_lag": f"""
 WITH newest AS (
-  SELECT *, row_number() OVER (PARTITION BY flow, side, cluster, topic, partition ORDER BY at DESC) AS age
-  FROM {ops}.lag_samples
-), source AS (SELECT * FROM newest WHERE side = 'source' AND age = 1),
-bronze AS (SELECT * FROM newest WHERE side = 'bronze' AND age = 1),
-target AS (SELECT * FROM newest WHERE side = 'target' AND age = 1),
+  SELECT s.* FROM {ops}.lag_samples s
+  JOIN (SELECT flow, max(at) AS at FROM {ops}.lag_samples GROUP BY flow) last ON last.flow = s.flow AND last.at = s.at
+), source AS (SELECT * FROM newest WHERE side = 'source'),
+bronze AS (SELECT * FROM newest WHERE side = 'bronze'),
+target AS (SELECT * FROM newest WHERE side = 'target'),
 behind AS (
   SELECT t.flow, t.cluster, t.topic, t.partition, min(seen.at) AS since
   FROM target t JOIN {ops}.lag_samples seen
-    ON seen.side = 'source' AND seen.flow = t.flow AND seen.topic = t.topic
+    ON seen.side = 'source' AND seen.flow = t.flow AND seen.topic = t.topic AND seen.topic_id <=> t.topic_id
    AND seen.partition = t.partition AND seen.log_end > t.position
   GROUP BY t.flow, t.cluster, t.topic, t.partition
 )

@@ -169,6 +169,7 @@ LAG_SAMPLES = pa.schema(
         ("position", pa.int64()),
         ("position_at", _TIME),
         ("at", _TIME),
+        ("topic_id", pa.string()),  # since format 2; null in older rows
     ]
 )
 

@@ -30,9 +30,9 @@ from mirrorlake.control import Pauses
 from mirrorlake.errors import AccessRefused, SourceLoss
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
-from mirrorlake.lag import bronze_ends, sample_rows, target_positions
+from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
-from mirrorlake.ledger import LedgerWriter, fold, read
+from mirrorlake.ledger import Book, LedgerWriter, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
@@ -202,6 +202,7 @@ class Relay:
 
     _seed: dict[TopicPartition, int] | None = None
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    _away: dict[str, Book] = field(default_factory=dict)
 
     def source_partitions(self) -> list[TopicPartition]:
         return [
@@ -255,17 +256,12 @@ class Relay:
             world.config, world.root, self.flow, target, self.spec.table, world.cluster_ids, self.lease.epoch
         )
         writings = Writings(self.world, self.flow.name)
-        ledger_name = self.world.ops("ledger")
         fan_out = FanOut(
             errand,
             self._bronze(),
             self.world.clusters[target.cluster],
             self.ledger,
-            fold(
-                entry
-                for entry in read(self.world.tables, ledger_name, self.flow.name, target.cluster)
-                if self._takes(entry.source.topic)
-            ),
+            self._book(target.cluster),
             Outbox(writings.incident, writings.dead_letters),
             partial(self.ensure_targets, target),
             partial(record_limit, world.config, world.clusters[target.cluster]),
@@ -288,8 +284,10 @@ class Relay:
             return BronzeInCatalog(self.world.spark, self.world.tables.identifier(self.spec.table))
         return BronzeInFolder(self.world.spark, folder)
 
-    def _takes(self, topic: str) -> bool:
-        return bool(spec_topics(self.spec, [topic]))
+    def _book(self, target: str) -> Book:
+        """What the ledger says of this table's topics."""
+        entries = read(self.world.tables, self.world.ops("ledger"), self.flow.name, target)
+        return fold(entry for entry in entries if spec_topics(self.spec, [entry.source.topic]))
 
     def _latest(self, source: SourcePartition) -> int:
         at = TopicPartition(source.topic, source.partition)
@@ -364,17 +362,22 @@ class Relay:
         self.ingest_failure = None
         self.start_ingest()
 
-    def lag_samples(self) -> pa.Table:
+    def lag_samples(self, at: datetime) -> pa.Table:
         assert self.ingest is not None  # noqa: S101
-        ingested = read_positions(self.ingest.checkpoint)
-        targets = {
-            name: target_positions(
-                fan_out.book, bronze_ends(fan_out.bronze.segments()), ingested, self.ingest.topic_ids
-            )
-            for name, fan_out in self.fan_outs.items()
-        }
+        ingested = ingest_positions(read_positions(self.ingest.checkpoint), self.ingest.topic_ids)
+        targets = {t.cluster: self._target_positions(t.cluster, ingested) for t in self.flow.targets}
+        topics = self.source.describe(self._topics).values()
         committed = self.flow.isolation == "read_committed"
-        return sample_rows(self.flow.name, self.source, self.source_partitions(), ingested, targets, committed, now())
+        return sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at)
+
+    def _target_positions(self, target: str, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+        """A target that is away is sampled too: its lag grows. Its ledger stands still, so it is read once."""
+        fan_out = self.fan_outs.get(target)
+        if fan_out is not None:
+            return target_positions(fan_out.book, bronze_ends(fan_out.bronze.segments()), ingested)
+        if target not in self._away:
+            self._away[target] = self._book(target)
+        return target_positions(self._away[target], None, ingested)
 
     def stop(self) -> None:
         """Let running rounds end, then stop the queries."""

@@ -39,6 +39,7 @@ from mirrorlake.world import (
     World,
     check_root,
     connect,
+    now,
     open_tables,
     reach_all_but,
     secrets_folder,
@@ -303,7 +304,9 @@ class Run:
 
     def _sample(self, world: World, relays: Sequence[Relay], quietly: bool = False) -> None:
         def write() -> None:
-            tables = [relay.lag_samples() for relay in relays if relay.ingest is not None and relay.fan_outs]
+            # A flow is sampled whole or not at all, with one time: readers take its newest sample for all there is.
+            at, unready = now(), {relay.flow.name for relay in relays if relay.ingest is None}
+            tables = [relay.lag_samples(at) for relay in relays if relay.flow.name not in unready]
             if tables:
                 world.tables.append(world.ops("lag_samples"), pa.concat_tables(tables))
 

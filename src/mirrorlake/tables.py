@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from mirrorlake.errors import StateMismatch, StorageUnreachable
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_PROPERTY = "mirrorlake.format"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: the first. 2: ops.lag_samples has topic_id."""
 
 
 class Tables(Protocol):
     """Where tables live. Names are `schema.table`."""
 
     def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
-        """Make the table unless it is there; refuse one of a newer format."""
+        """Make the table unless it is there; add what one of an older format lacks; refuse one of a newer."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -71,6 +72,12 @@ def check_format(name: str, properties: Mapping[str, str]) -> None:
         )
 
 
+def lacking(schema: pa.Schema, columns: Iterable[str]) -> list[pa.Field]:
+    """What a table of an older format has not: columns are only ever added, and may be null."""
+    there = set(columns)
+    return [field for field in schema if field.name not in there]
+
+
 def bronze_properties(deleted_file_retention_hours: int) -> dict[str, str]:
     """Statistics only where planning needs them; no deletion vectors, since tasks read the Parquet files themselves."""
     return {
@@ -101,7 +108,20 @@ class FolderTables:
     def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
         if not self.exists(name):
             self._create(name, schema, {**properties, FORMAT_PROPERTY: str(FORMAT_VERSION)})
-        check_format(name, DeltaTable(self._path(name)).metadata().configuration)
+        table = DeltaTable(self._path(name))
+        check_format(name, table.metadata().configuration)
+        if missing := lacking(schema, table.schema().to_arrow().names):
+            self._upgrade(name, schema, missing)
+
+    def _upgrade(self, name: str, schema: pa.Schema, missing: Sequence[pa.Field]) -> None:
+        table = DeltaTable(self._path(name))
+        try:
+            table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+            table.alter.set_table_properties({FORMAT_PROPERTY: str(FORMAT_VERSION)}, raise_if_not_exists=False)
+        except DeltaError:
+            # Another process did it at the same instant.
+            if lacking(schema, DeltaTable(self._path(name)).schema().to_arrow().names):
+                raise
 
     def _create(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
         path = self._path(name)
@@ -183,18 +203,21 @@ class CatalogTables:
         self.catalog = catalog
 
     def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         if not self.exists(name):
             kept = {**properties, FORMAT_PROPERTY: str(FORMAT_VERSION)}
             clause = ", ".join(f"'{key}' = '{value}'" for key, value in kept.items())
-            columns = from_arrow_schema(schema)
-            ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in columns.fields)
             self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.identifier(name)} ({ddl}) USING delta TBLPROPERTIES ({clause})"
+                f"CREATE TABLE IF NOT EXISTS {self.identifier(name)} ({_ddl(schema)}) "
+                f"USING delta TBLPROPERTIES ({clause})"
             )
         rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
         check_format(name, {row["key"]: row["value"] for row in rows})
+        missing = lacking(schema, self.spark.table(self.identifier(name)).columns)
+        if missing:
+            self.spark.sql(f"ALTER TABLE {self.identifier(name)} ADD COLUMNS ({_ddl(pa.schema(missing))})")
+            self.spark.sql(
+                f"ALTER TABLE {self.identifier(name)} SET TBLPROPERTIES ('{FORMAT_PROPERTY}' = '{FORMAT_VERSION}')"
+            )
 
     def names(self) -> list[str]:
         return []
@@ -236,6 +259,12 @@ class CatalogTables:
 
     def folder(self, name: str) -> Path | None:
         return None
+
+
+def _ddl(schema: pa.Schema) -> str:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in from_arrow_schema(schema).fields)
 
 
 def _no_table(name: str) -> StorageUnreachable:

@@ -97,9 +97,9 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
 
 
 def open_tables(config: Config, root: Path, spark: SparkSession | None = None) -> Tables:
-    """Tables in a folder, or in a catalog where the configuration names one."""
-    if config.storage.catalog and spark is not None:
-        return CatalogTables(spark, config.storage.catalog)
+    """Tables in a folder, or in a catalog where the configuration names one: only Spark gets in there."""
+    if config.storage.catalog:
+        return CatalogTables(spark or spark_session(config, root), config.storage.catalog)
     return FolderTables(root)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -162,6 +165,17 @@ def test_the_commands_make_topics_send_and_show(lab: Lab, source: LabCluster) ->
     assert "ready" in run("status", *root)
     assert "SASL_SSL" in run("up", "hubs", *root)  # runs already: stays as it is
     assert "security.protocol=SASL_SSL" in run("client-properties", "hubs", *root)
+
+
+def test_consume_ends_well_when_interrupted(lab: Lab, source: LabCluster) -> None:
+    topic = make_topic(source)
+    send(source, topic, "one")
+    words = ["lab", "consume", "source", topic, "--from-beginning", "--root", str(lab.root)]
+    with subprocess.Popen([sys.executable, "-m", "mirrorlake.cli", *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"one" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
 
 
 def run(*arguments: str, stdin: str | None = None) -> str:

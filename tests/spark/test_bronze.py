@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from chispa import assert_df_equality
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -40,6 +42,17 @@ def test_each_of_many_topics_has_its_own_id(spark: SparkSession) -> None:
         "topic string, partition int, topic_id string",
     )
     assert_df_equality(shaped.select("topic", "partition", "topic_id"), expected, ignore_nullable=True)
+
+
+@pytest.mark.parametrize("ids", [{}, {"orders": ORDERS_ID}, {"orders": ORDERS_ID, "x": CLICKS_ID}], ids=len)
+def test_a_batch_with_a_topic_of_unknown_id_fails(spark: SparkSession, ids: dict[str, str]) -> None:
+    shaped = shape_bronze(kafka_frame(spark, [kafka_row(0, "clicks")]), ids, 0)
+    with pytest.raises(PySparkException, match="the id of topic clicks is not known"):
+        shaped.collect()
+
+
+def test_a_topic_of_a_cluster_without_ids_has_an_empty_one(spark: SparkSession) -> None:
+    assert shape_bronze(kafka_frame(spark, [kafka_row(0)]), {"orders": ""}, 0).first()["topic_id"] == ""
 
 
 def test_time_and_its_type_are_kept(spark: SparkSession) -> None:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,10 +36,10 @@ class Ops:
 
     def sample(
         self, at: datetime, end: int, bronze: int, targets: Mapping[str, int],
-        topic: str = "orders", partition: int = 0, flow: str = "f",
+        topic: str = "orders", partition: int = 0, flow: str = "f", topic_id: str | None = ORDERS_ID,
     ) -> None:  # fmt: skip
         """One sample of one partition, as `lag.sample_rows` shapes it."""
-        common = {"flow": flow, "topic": topic, "partition": partition, "at": at}
+        common = {"flow": flow, "topic": topic, "topic_id": topic_id, "partition": partition, "at": at}
         rows = [
             {**common, "side": "source", "cluster": "a", "log_start": 0, "log_end": end},
             {**common, "side": "bronze", "cluster": "", "position": bronze},
@@ -151,13 +152,38 @@ def test_each_target_has_its_own_lag(ops: Ops) -> None:
 
 def test_flows_topics_and_partitions_do_not_mix(ops: Ops) -> None:
     ops.sample(second(0), 99, 99, {"b": 99}, flow="g")
-    ops.sample(second(0), 50, 50, {"b": 50}, topic="clicks")
     for number in range(2):
+        ops.sample(second(5 * number), 50, 50, {"b": 50}, topic="clicks", topic_id=CLICKS_ID)
         ops.sample(second(5 * number), 10, 10, {"b": 8}, partition=0)
         ops.sample(second(5 * number), 10, 10, {"b": 10}, partition=1)
     ops.check(
         "replication_lag", "flow string, topic string, partition int, lag_records bigint, lag_seconds double",
         ("g", "orders", 0, 0, 0.0), ("f", "clicks", 0, 0, 0.0), ("f", "orders", 0, 2, 5.0), ("f", "orders", 1, 0, 0.0),
+    )  # fmt: skip
+
+
+def test_a_topic_made_anew_counts_its_seconds_anew(ops: Ops) -> None:
+    ops.sample(second(0), 100, 100, {"b": 100})
+    ops.sample(second(10), 5, 0, {"b": 0}, topic_id=CLICKS_ID)
+    ops.check("replication_lag", RECORDS, ("b", 0, 5, 5, 0.0))
+    ops.sample(second(20), 5, 5, {"b": 0}, topic_id=CLICKS_ID)
+    ops.check("replication_lag", RECORDS, ("b", 0, 0, 5, 10.0))
+
+
+def test_samples_from_before_topic_ids_were_kept_still_count(ops: Ops) -> None:
+    for number in range(2):
+        ops.sample(second(10 * number), 5, 5, {"b": 0}, topic_id=None)
+    ops.check("replication_lag", RECORDS, ("b", 0, 0, 5, 10.0))
+
+
+def test_a_removed_target_topic_or_partition_is_gone_with_the_next_sample(ops: Ops) -> None:
+    ops.sample(second(0), 10, 10, {"b": 5, "c": 5})
+    ops.sample(second(0), 10, 10, {"b": 5}, topic="clicks")
+    ops.sample(second(0), 9, 9, {"b": 9}, flow="g")
+    ops.sample(second(10), 10, 10, {"b": 5})
+    ops.check(
+        "replication_lag", "flow string, target string, topic string, lag_records bigint",
+        ("f", "b", "orders", 5), ("g", "b", "orders", 0),
     )  # fmt: skip
 
 
@@ -215,6 +241,24 @@ def test_the_offset_map_has_the_runs_with_both_ends(ops: Ops) -> None:
         ("repair", 0, 11, 11, 111, 111, 1, second(3)),
         ("replay", 3, 12, 13, 112, 113, 2, second(4)),
     )
+
+
+def documented(heading: str, ops: Ops) -> str:
+    """A query of docs/lag-in-sql.md, on these tables."""
+    page = (Path(__file__).parents[2] / "docs" / "lag-in-sql.md").read_text()
+    return page.partition(heading)[2].partition("```sql\n")[2].partition("```")[0].replace("ops.", f"{ops.schema}.")
+
+
+def test_lag_over_time_is_one_sum_for_each_sample_flow_and_target(ops: Ops) -> None:
+    begun = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=5)
+    for number in range(2):
+        at = begun + timedelta(minutes=number)
+        ops.sample(at, 10, 10, {"b": 8})
+        ops.sample(at, 10, 10, {"b": 7 + number}, topic="clicks", topic_id=CLICKS_ID)
+        ops.sample(at, 99, 99, {"b": 0}, flow="g")
+    rows = ops.spark.sql(documented("Lag over the last hour", ops)).collect()
+    found = [(row["at"].timestamp() - begun.timestamp(), row["flow"], row["lag_records"]) for row in rows]
+    assert found == [(0, "f", 5), (0, "g", 99), (60, "f", 4), (60, "g", 99)]
 
 
 def test_an_offset_is_found_on_the_target(ops: Ops) -> None:

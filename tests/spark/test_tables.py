@@ -162,6 +162,20 @@ def test_a_catalog_table_of_a_newer_format_is_refused(spark: SparkSession, catal
         catalog.ensure(f"{schema}.x", PLAIN, {})
 
 
+def test_a_catalog_table_of_an_older_format_gets_what_it_lacks(
+    spark: SparkSession, catalog: CatalogTables, schema: str
+) -> None:
+    name, wider = f"{schema}.x", pa.schema([*PLAIN, ("since_two", pa.string())])
+    spark.sql(f"CREATE TABLE {name} (who STRING, number BIGINT) USING delta TBLPROPERTIES ('{FORMAT_PROPERTY}' = '1')")
+    catalog.append(name, plain(1))
+    for _ in range(2):
+        catalog.ensure(name, wider, {})
+    row = {"who": "b", "number": 2, "since_two": "new"}
+    catalog.append(name, pa.Table.from_pylist([row], schema=wider))
+    rows = sorted(catalog.read(name).to_pylist(), key=lambda row: row["number"])
+    assert rows == [{"who": "a", "number": 1, "since_two": None}, row]
+
+
 def test_bronze_in_a_catalog(spark: SparkSession, catalog: CatalogTables, schema: str) -> None:
     name = f"{schema}.t"
     catalog.ensure(name, BRONZE, bronze_properties(24))

@@ -215,6 +215,18 @@ def test_an_error_becomes_its_exit_code_and_one_paragraph(
     assert mirrorlake() == (code, "", "mirrorlake: what [is] wrong\nnext: what to do\n")
 
 
+def test_an_interrupted_command_ends_with_130_and_no_traceback(
+    mirrorlake: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def act() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", app_that(act))
+    code, _, err = mirrorlake()
+    assert code == 130
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_command_that_exits_keeps_its_code(mirrorlake: Machine, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def act() -> None:

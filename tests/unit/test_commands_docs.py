@@ -54,6 +54,19 @@ def test_every_option_is_on_the_page_and_has_help(command: str, option: Any) -> 
     assert option.help
 
 
+ARGUMENTS = [
+    (name, argument)
+    for name, command in COMMANDS.items()
+    for argument in command.params
+    if argument.param_type_name == "argument"
+]
+
+
+@pytest.mark.parametrize(("command", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value))
+def test_every_argument_has_help(command: str, argument: Any) -> None:
+    assert argument.help, command
+
+
 def test_options_before_the_command_are_on_the_page() -> None:
     common = typer.main.get_command(app).params
     assert undocumented(TEXT, "Common options", [name for option in common for name in option.opts]) == []

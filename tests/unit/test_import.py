@@ -82,7 +82,7 @@ def test_event_streams_to_local(tmp_path: Path) -> None:
 def test_a_login_over_two_lines_without_a_backslash_is_understood_and_told(tmp_path: Path) -> None:
     loaded = scenario("seed-001-local-to-event-streams.properties", tmp_path)
     assert loaded.config.clusters["target"].security.username == "token"
-    assert any("a backslash is missing" in note.text for note in loaded.warnings)
+    assert any("a backslash is missing" in warning for warning in loaded.warnings())
     assert {note.key for note in loaded.notes if note.fate is Fate.UNKNOWN} == {"internal.topic.replication.factor"}
 
 

@@ -82,6 +82,21 @@ def test_a_table_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         tables.ensure("ops.x", PLAIN, {})
 
 
+def test_a_table_of_an_older_format_gets_what_it_lacks_and_keeps_its_rows(tmp_path: Path) -> None:
+    tables, wider = FolderTables(tmp_path), pa.schema([*PLAIN, ("since_two", pa.string())])
+    older = {FORMAT_PROPERTY: "1"}
+    DeltaTable.create(tmp_path / "tables" / "ops" / "x", PLAIN, configuration=older, raise_if_key_not_exists=False)
+    tables.append("ops.x", plain(1))
+    for _ in range(2):
+        tables.ensure("ops.x", wider, {})
+    row = {"who": "b", "number": 2, "since_two": "new"}
+    tables.append("ops.x", pa.Table.from_pylist([row], schema=wider))
+    rows = sorted(tables.read("ops.x").to_pylist(), key=lambda row: row["number"])
+    assert rows == [{"who": "a", "number": 1, "since_two": None}, row]
+    kept = DeltaTable(tmp_path / "tables" / "ops" / "x").metadata().configuration
+    assert kept[FORMAT_PROPERTY] == str(FORMAT_VERSION)
+
+
 def test_all_ops_tables_are_made_and_take_their_own_schema(tmp_path: Path) -> None:
     tables = FolderTables(tmp_path)
     ensure_ops(tables, "ops")

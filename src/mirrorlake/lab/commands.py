@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,7 +52,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document per line
 
 @app.command()
 def up(
-    clusters: Annotated[list[str], typer.Argument(metavar="NAME[:PROTOCOL[:BROKERS]]")],
+    clusters: Annotated[
+        list[str], typer.Argument(metavar="NAME[:PROTOCOL[:BROKERS]]", help="A cluster to start; several may be given.")
+    ],
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: drop the data of these clusters.")] = False,
     root: Root = None,
 ) -> None:
@@ -71,7 +73,10 @@ def up(
 
 
 @app.command()
-def down(names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]")] = None, root: Root = None) -> None:
+def down(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]", help="A cluster to stop; all without.")] = None,
+    root: Root = None,
+) -> None:
     """Stop clusters, or all of them; their data stay for the next `lab up`."""
     with _narrated("stopping") as say:
         _lab(root, say).down(names or None)
@@ -156,9 +161,11 @@ def consume(
     with _kafka_faults(cluster):
         partitions = _require_topic(cluster, topic)
         start = OFFSET_BEGINNING if from_beginning else OFFSET_END
-        for message in _records(cluster, [TopicPartition(topic, p, start) for p in partitions], count):
-            shown = described(message)
-            print(json.dumps(shown) if as_json else _line(shown), flush=True)
+        # Without --count an interrupt is how this is meant to end.
+        with nullcontext() if count is not None else suppress(KeyboardInterrupt):
+            for message in _records(cluster, [TopicPartition(topic, p, start) for p in partitions], count):
+                shown = described(message)
+                print(json.dumps(shown) if as_json else _line(shown), flush=True)
 
 
 @app.command()

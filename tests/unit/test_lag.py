@@ -1,0 +1,60 @@
+"""Samples of lag: who stands where, in which incarnation of a topic."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from samples import OTHER_ID, SOURCE, TOPIC_ID, FakeCluster
+
+from mirrorlake.kafka import TopicInfo
+from mirrorlake.lag import ingest_positions, sample_rows, target_positions
+from mirrorlake.ledger import Book, Position
+from mirrorlake.records import SourcePartition, TopicPartition
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+AT = TopicPartition(SOURCE.topic, SOURCE.partition)
+TOPIC = TopicInfo(SOURCE.topic, TOPIC_ID, SOURCE.partition + 1, 1)
+
+
+def book(next_offset: int, source: SourcePartition = SOURCE) -> Book:
+    return Book({source: Position(next_offset, TopicPartition("copy", 0), "id", next_offset)})
+
+
+@pytest.mark.parametrize(
+    ("held", "ends", "position"),
+    [
+        pytest.param(book(7), {SOURCE: 9}, 7, id="behind bronze"),
+        pytest.param(book(9), {SOURCE: 9}, 12, id="with all of bronze it stands where ingest stands"),
+        pytest.param(Book(), {}, 12, id="nothing in bronze: only markers were read"),
+        pytest.param(Book(), {SOURCE: 9}, 0, id="nothing sent yet"),
+        pytest.param(book(9), None, 9, id="bronze's end is not known"),
+        pytest.param(book(9, SOURCE._replace(topic_id=OTHER_ID)), {SOURCE: 9}, 0, id="another incarnation"),
+    ],
+)
+def test_a_target_stands_where_its_ledger_says(
+    held: Book, ends: dict[SourcePartition, int] | None, position: int
+) -> None:
+    assert target_positions(held, ends, {SOURCE: 12}) == {SOURCE: position}
+
+
+def sampled(topic_id: str) -> dict[str, int]:
+    """Side -> position, of one sample after five records, all read and sent in the incarnation TOPIC_ID."""
+    cluster = FakeCluster()
+    for _ in range(5):
+        cluster.append(AT, None, b"v")
+    ingested = ingest_positions({AT: 5}, {AT.topic: TOPIC_ID})
+    topic = TopicInfo(TOPIC.name, topic_id, TOPIC.partitions, 1)
+    rows = sample_rows("f", cluster, [topic], ingested, {"dr": ingested}, False, NOON).to_pylist()  # type: ignore[arg-type]
+    assert {(row["at"], row["topic_id"], row["flow"]) for row in rows} == {(NOON, topic_id, "f")}
+    here = [row for row in rows if row["partition"] == AT.partition]
+    assert [row["log_end"] for row in here if row["side"] == "source"] == [5]
+    return {row["side"]: row["position"] for row in here if row["side"] != "source"}
+
+
+def test_a_sample_has_everybodys_position() -> None:
+    assert sampled(TOPIC_ID) == {"bronze": 5, "target": 5}
+
+
+def test_of_a_topic_made_anew_nobody_has_anything() -> None:
+    assert sampled(OTHER_ID) == {"bronze": 0, "target": 0}
