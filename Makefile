@@ -3,11 +3,11 @@
 .NOTPARALLEL:
 
 PY := .venv/bin/python
-EXTRAS := local,lab,notebooks,dev
+EXTRAS := local,lab,notebooks,bench,dev
 # Empty, except under `make test`, which collects coverage over all directories.
 COV :=
 
-.PHONY: help java venv jars demo test check lint types unit spark-test broker-test chaos forget-coverage format
+.PHONY: help java venv jars demo test check lint types unit spark-test broker-test chaos bench forget-coverage format
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ broker-test: java venv ## tests/broker: real Kafka brokers from jars
 
 chaos: java venv ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
 	$(PY) tests/chaos $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+bench: java venv ## beside the real MirrorMaker 2, about an hour and a half; QUICK=1 under five minutes
+	$(PY) -m mirrorlake.cli bench $(if $(QUICK),--quick) $(BENCH)
 
 forget-coverage: venv
 	@$(PY) -m coverage erase

@@ -44,5 +44,6 @@ READING_ORDER = (
     "doctor",  # versions, reachability, limits, and the fix for each fault
     "runner",  # runs the chosen flows, from leases to a clean stop
     "lab",  # real local clusters
+    "bench",  # MM2 and us, side by side
     "cli",  # the command line
 )

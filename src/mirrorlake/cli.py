@@ -22,6 +22,7 @@ from rich.text import Text
 
 from mirrorlake import control, doctor, inspection
 from mirrorlake import repair as repairing
+from mirrorlake.bench import commands as bench_commands
 from mirrorlake.config import Config, Flow, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
@@ -40,6 +41,8 @@ app = typer.Typer(
     "4 stopped so as not to lose or repeat data, 5 another runner holds the flow.",
 )
 app.add_typer(lab_app, name="lab")
+app.command()(bench_commands.bench)
+app.command()(bench_commands.size)
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -97,12 +97,21 @@ def class_path(jars: Iterable[Path]) -> str:
     return os.pathsep.join(map(str, jars))
 
 
+def java_version() -> str:
+    """As it calls itself: 17.0.15."""
+    return _version_of(java())
+
+
 def _java_release(executable: Path) -> int:
+    return int(re.split(r"[._-]", _version_of(executable).removeprefix("1."))[0])
+
+
+def _version_of(executable: Path) -> str:
     said = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    found = re.search(r'version "(\d[^"]*)"', said)
     if found is None:
         raise UsageFault(f"{executable} does not say its version: {said.strip()[-200:]}", INSTALL_JAVA)
-    return int(found[1])
+    return found[1]
 
 
 # -- where they are kept

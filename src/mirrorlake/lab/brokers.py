@@ -138,6 +138,10 @@ class LabCluster:
             raise UsageFault(f"lab cluster {self.name} has no user {name!r}", f"one of: {', '.join(self.spec.users)}")
         return name, self.spec.users[name]
 
+    def inside(self) -> dict[str, str]:
+        """Settings for librdkafka over the listener that passes by whatever stands before the brokers."""
+        return {"bootstrap.servers": ",".join(f"{HOST}:{ports.internal}" for ports in self.ports.values())}
+
     # -- its brokers
 
     def process(self, broker: int) -> Process | None:
@@ -167,7 +171,7 @@ class LabCluster:
         """Start a broker, and do not wait."""
         if self.process(broker) is None:
             home = self._home(broker)
-            command = broker_command(jars.resolve(jars.BROKER, self.say), home)
+            command = broker_command(jars.resolve(jars.BROKER, self.say), home, self.spec.jvm)
             Process.start(command, home / "logs" / "stdout.log", home / "process.json")
 
     def await_ready(self, broker: int, peers: Collection[int]) -> None:
@@ -382,12 +386,13 @@ def _format_storage(folder: Path, broker_jars: Sequence[Path]) -> Path:
     return folder / "broker-0" / "data" / "bootstrap.checkpoint"
 
 
-def broker_command(broker_jars: Sequence[Path], home: Path) -> list[str]:
+def broker_command(broker_jars: Sequence[Path], home: Path, jvm: str = "") -> list[str]:
     """How a broker is started; passwords are in the settings file, never on the command line."""
     return [
         str(jars.java()),
         f"-Xmx{os.environ.get('MIRRORLAKE_LAB_HEAP', DEFAULT_HEAP)}",
         *os.environ.get("MIRRORLAKE_LAB_JVM", DEFAULT_JVM).split(),
+        *jvm.split(),
         f"-XX:ErrorFile={home}/logs/jvm-crash.log",
         f"-Dlog4j2.configurationFile={home}/log4j2.properties",
         "-cp",
@@ -411,7 +416,8 @@ def _state(cluster: LabCluster) -> dict[str, Any]:
 
 def _read_cluster(folder: Path, state: dict[str, Any], say: Say) -> LabCluster:
     asked = state["spec"]
-    spec = ClusterSpec(**{**asked, "ports": asked["ports"] and tuple(asked["ports"])})
+    chosen = {key: tuple(asked[key]) for key in ("ports", "listen_ports") if asked.get(key)}
+    spec = ClusterSpec(**{**asked, **chosen})
     ports = {broker: Ports(*three) for broker, three in enumerate(state["ports"])}
     return LabCluster(folder, spec, state["cluster_id"], ports, say)
 

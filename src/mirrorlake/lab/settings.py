@@ -30,6 +30,8 @@ class ClusterSpec:
     protocol: str = "PLAINTEXT"
     users: dict[str, str] = field(default_factory=dict, repr=False)  # the values are passwords
     ports: tuple[int, ...] | None = None
+    listen_ports: tuple[int, ...] | None = None  # where brokers listen when something stands before `ports`
+    jvm: str = ""  # further options of the brokers' Java
     config: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,7 +43,9 @@ class ClusterSpec:
             "the name may hold letters, digits, - and _": CLUSTER_NAME.fullmatch(self.name),
             f"the protocol is one of {', '.join(PROTOCOLS)}": self.protocol in PROTOCOLS,
             "it needs 1 to 9 brokers": 1 <= self.brokers <= 9,
-            "it needs one port for each broker": self.ports is None or len(self.ports) == self.brokers,
+            "it needs one port for each broker": all(
+                ports is None or len(ports) == self.brokers for ports in (self.ports, self.listen_ports)
+            ),
             "a user name may hold letters, digits and _ $ . -": all(map(USER_NAME.fullmatch, self.users)),
             f"{self.protocol} needs users": bool(self.users) or not self.sasl,
         }
@@ -101,7 +105,8 @@ def server_properties(spec: ClusterSpec, node: int, ports: Mapping[int, Ports], 
     """The settings of one broker, which is a controller too."""
     replicas = str(min(3, spec.brokers))
     mine = ports[node]
-    listeners = f"CLIENT://{HOST}:{mine.client},INTERNAL://{HOST}:{mine.internal}"
+    listen = spec.listen_ports[node] if spec.listen_ports else mine.client
+    internal = f"INTERNAL://{HOST}:{mine.internal}"
     return {
         "node.id": str(node),
         "process.roles": "broker,controller",
@@ -110,8 +115,8 @@ def server_properties(spec: ClusterSpec, node: int, ports: Mapping[int, Ports], 
         # Brokers talk among themselves, and the lab to them, in the clear on the loopback: whatever is
         # wrong with passwords or certificates on purpose, the cluster itself works.
         "inter.broker.listener.name": "INTERNAL",
-        "listeners": f"{listeners},CONTROLLER://{HOST}:{mine.controller}",
-        "advertised.listeners": listeners,
+        "listeners": f"CLIENT://{HOST}:{listen},{internal},CONTROLLER://{HOST}:{mine.controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{mine.client},{internal}",
         "listener.security.protocol.map": f"CLIENT:{spec.protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(folder / f"broker-{node}" / "data"),
         "offsets.topic.replication.factor": replicas,

@@ -1,0 +1,100 @@
+"""The whole benchmark: a stage, scenarios, rounds in which the contenders take turns, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mirrorlake
+from mirrorlake import jars
+from mirrorlake.bench.contenders import SETTINGS
+from mirrorlake.bench.measure import Figures, Runs
+from mirrorlake.bench.processes import require_proc
+from mirrorlake.bench.results import Measured
+from mirrorlake.bench.scenarios import END_SHARE, WARM_SHARE, Scenario
+from mirrorlake.bench.stage import set_up
+
+Say = Callable[[str], None]
+
+
+def run(scenarios: Sequence[Scenario], quick: bool, say: Say, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """`keep` gets the document after every run: what was measured outlives an interruption."""
+    require_proc()
+    jars.resolve(jars.MM2, say)
+    jars.resolve(jars.SPARK, say)
+    document = describe(quick)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mirrorlake-bench-") as folder, set_up(Path(folder), scenarios) as stage:
+        runs = Runs(stage)
+        for scenario in scenarios:
+            measured = Measured.begin(scenario)
+            document["scenarios"].append(asdict(measured))
+            _rounds(runs, scenario, document["scenarios"][-1]["rounds"], say, lambda: keep(document))
+    document["took_seconds"] = round(time.monotonic() - begun)
+    keep(document)
+    return document
+
+
+def _rounds(runs: Runs, scenario: Scenario, rounds: list[Any], say: Say, kept: Callable[[], None]) -> None:
+    say(f"{scenario.name}: preparing")
+    runs.prepare(scenario)
+    for number in range(scenario.rounds):
+        rounds.append({})
+        # Each round begins with another, so that none is always first after a pause.
+        turn = number % len(scenario.contenders)
+        for contender in scenario.contenders[turn:] + scenario.contenders[:turn]:
+            rounds[-1][contender] = runs.measure(scenario, contender)
+            say(f"{scenario.name}, round {number + 1}, {contender}: {in_short(rounds[-1][contender])}")
+            kept()
+    runs.finish(scenario)
+
+
+def in_short(figures: Figures) -> str:
+    shown = {
+        "steady_records_per_second": "{:,.0f} records/s steady",
+        "records_per_second": "{:,.0f} overall",
+        "first_record_seconds": "first after {:.1f} s",
+        "latency_p50_seconds": "p50 {:.2f} s",
+        "latency_p99_seconds": "p99 {:.2f} s",
+        "cores": "{:.2f} cores",
+    }
+    return ", ".join(text.format(figures[key]) for key, text in shown.items() if key in figures)
+
+
+def describe(quick: bool) -> dict[str, Any]:
+    return {
+        "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": "make bench QUICK=1" if quick else "make bench",
+        "quick": quick,
+        "machine": {"cores": os.cpu_count(), "memory_gib": _memory_gib(), "system": platform.system()},
+        "versions": {
+            "mirrorlake": mirrorlake.__version__,
+            "python": platform.python_version(),
+            "java": jars.java_version(),
+            **{name: version(name) for name in ("pyspark", "delta-spark", "confluent-kafka", "pyarrow")},
+            "kafka and MM2": jars.MM2.coordinates[0].rpartition(":")[2],
+        },
+        "settings": {name: dict(settings) for name, settings in SETTINGS.items()},
+        "warm_up": {"steady_from_share": WARM_SHARE, "steady_to_share": END_SHARE},
+        "scenarios": [],
+    }
+
+
+def _memory_gib() -> int:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30))
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_suffix(".tmp")
+    made.write_text(json.dumps(document, indent=1) + "\n")
+    made.replace(path)

@@ -1,0 +1,105 @@
+"""`mirrorlake bench` and `mirrorlake size`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mirrorlake.bench import benchmark, page, plots, scenarios, sizing, tracking
+from mirrorlake.errors import UsageFault
+
+out = Console(highlight=False, soft_wrap=True)
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="One round of the essentials, in under five minutes.")] = False,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only this scenario; may be given several times.")] = None,
+    contender: Annotated[
+        list[str] | None, typer.Option(help="Only this contender; may be given several times.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each scenario, in the full benchmark.")] = 3,
+    records: Annotated[int, typer.Option(min=10_000, help="Records of 1 kB, in the full benchmark.")] = 2_000_000,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for results.json, tables and plots.", show_default=".mirrorlake/bench/…")
+    ] = None,
+    mlflow: Annotated[
+        str, typer.Option(help="MLflow's store, a folder or an address; empty for none.", show_default="mlruns")
+    ] = tracking.DEFAULT_STORE,
+) -> None:
+    """Measure Mirrorlake and the real MirrorMaker 2 side by side, on real local brokers."""
+    found = scenarios.quick() if quick else scenarios.full(records, rounds)
+    wanted = [only(each, contender or ()) for each in scenarios.chosen(found, scenario or ())]
+    folder = output or Path(".mirrorlake/bench") / f"{datetime.now():%Y%m%d-%H%M%S}"
+    path = folder / "results.json"
+    store = tracking.usable(mlflow, say)
+    document = benchmark.run(wanted, quick, say, lambda held: benchmark.write_json(held, path))
+    plots.draw(document, folder)
+    (folder / "results.md").write_text(page.page(document))
+    show(document)
+    out.print(f"{path}: written, with tables and plots beside it; python docs/write_performance.py {path} keeps them")
+    if store:
+        out.print(f"MLflow run {tracking.track(document, folder, store)} in {store}")
+
+
+def only(scenario: scenarios.Scenario, contenders: Any) -> scenarios.Scenario:
+    if unknown := set(contenders) - set(scenarios.CONTENDERS):
+        raise UsageFault(f"no contender {', '.join(unknown)}", f"there are: {', '.join(scenarios.CONTENDERS)}")
+    kept = tuple(name for name in scenario.contenders if name in contenders)
+    return replace(scenario, contenders=kept) if kept else scenario
+
+
+def say(text: str) -> None:
+    out.print(f"[dim]{datetime.now():%H:%M:%S}[/dim] {text}")
+
+
+def show(document: dict[str, Any]) -> None:
+    for title, (heading, rows) in page.tables(document).items():
+        table = Table(*heading, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        out.print(table)
+
+
+def size(
+    records_per_second: Annotated[float, typer.Option(min=0.001, help="Records per second, at the busiest.")],
+    record_bytes: Annotated[float, typer.Option(min=1, help="Bytes of a record: key, value and headers.")],
+    targets: Annotated[int, typer.Option(min=1, help="Targets of the flow.")] = 1,
+    coefficients: Annotated[
+        Path, typer.Option(help="Measured coefficients.", show_default="those of the package")
+    ] = sizing.KEPT,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
+) -> None:
+    """Cores, memory, storage, partitions and Event Hubs units for a load, from measured coefficients."""
+    known = sizing.read(coefficients)
+    need = sizing.size(known, records_per_second, record_bytes, targets)
+    if as_json:
+        sys.stdout.write(json.dumps({**asdict(need), "measured": known.measured}, indent=1) + os.linesep)
+        return
+    error = f"± {need.error_share:.0%}"
+    table = Table("", "needed", "how it is known")
+    for row in (
+        (
+            "cores",
+            f"{need.cores} ({need.busy_cores:.2f} busy)",
+            f"measured, {error}; planned {sizing.UTILISATION:.0%} full",
+        ),
+        ("memory, GiB", f"{need.memory_gib:.1f}", "measured: the largest of the rounds"),
+        ("storage, GiB per day", f"{need.storage_gib_per_day:,.1f}", "measured on half-compressible records"),
+        ("partitions", str(need.partitions), "measured rate of one partition"),
+        ("read from the source, MB/s", f"{need.source_read_mb_per_second:,.1f}", "arithmetic: once, for all targets"),
+        ("sent to all targets, MB/s", f"{need.sent_mb_per_second:,.1f}", "arithmetic, before compression"),
+        ("Event Hubs units per target", str(need.event_hubs_units_per_target), "arithmetic on the service's limits"),
+    ):
+        table.add_row(*row)
+    out.print(table)
+    machine = known.measured["machine"]
+    out.print(f"Coefficients of {known.measured['at'][:10]}, {machine['cores']} cores, `{known.measured['command']}`.")

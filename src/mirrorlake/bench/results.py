@@ -1,0 +1,97 @@
+"""Many runs as medians with their spread, ratios taken within one round, and the goals. Nothing here has effects."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mirrorlake.bench.scenarios import MIRRORLAKE, MM2_TUNED, Scenario
+
+Rounds = list[dict[str, dict[str, float]]]
+"""For each round: contender -> figures."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One scenario with all its rounds."""
+
+    scenario: dict[str, Any]
+    rounds: Rounds
+
+    @classmethod
+    def begin(cls, scenario: Scenario) -> Measured:
+        return cls(asdict(scenario), [])
+
+    @property
+    def name(self) -> str:
+        return str(self.scenario["name"])
+
+    def contenders(self) -> list[str]:
+        return list(self.rounds[0])
+
+    def spread(self, contender: str, figure: str) -> Spread | None:
+        values = [held[contender][figure] for held in self.rounds if figure in held.get(contender, {})]
+        return Spread.of(values) if values else None
+
+    def ratio(self, figure: str, of: str = MIRRORLAKE, to: str = MM2_TUNED) -> Spread | None:
+        """Within each round, since machines drift from round to round."""
+        pairs = [(held[of][figure], held[to][figure]) for held in self.rounds if _both(held, figure, of, to)]
+        return Spread.of([one / two for one, two in pairs]) if pairs else None
+
+
+def _both(held: Mapping[str, Mapping[str, float]], figure: str, of: str, to: str) -> bool:
+    return figure in held.get(of, {}) and bool(held.get(to, {}).get(figure))
+
+
+def from_json(document: Mapping[str, Any]) -> dict[str, Measured]:
+    return {held["scenario"]["name"]: Measured(**held) for held in document["scenarios"]}
+
+
+# --- goals ---
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is reached for; `least` and `most` bound the median."""
+
+    text: str
+    scenario: str
+    figure: str
+    as_ratio: bool
+    least: float | None = None
+    most: float | None = None
+
+    def reached(self, measured: Mapping[str, Measured]) -> tuple[Spread, bool] | None:
+        """None where the run did not measure it."""
+        held = measured.get(self.scenario)
+        found = held and (held.ratio(self.figure) if self.as_ratio else held.spread(MIRRORLAKE, self.figure))
+        if not found:
+            return None
+        well = (self.least is None or found.median >= self.least) and (self.most is None or found.median <= self.most)
+        return found, well
+
+
+RATE, READS = "steady_records_per_second", "source_bytes_per_record"
+GOALS = (
+    Goal("one target, 1 kB: steady rate, against tuned MM2", "base", RATE, True, least=1.0),
+    Goal("three targets, 1 kB: steady rate, against tuned MM2", "3 targets", RATE, True, least=1.5),
+    Goal("three targets: bytes read from the source, against tuned MM2", "3 targets", READS, True, most=0.4),
+    Goal("a new target from bronze: overall rate, against tuned MM2", "new target", "records_per_second", True, 1.5),
+    Goal("latency at 2,000 records/s, p50, seconds", "2,000 records/s", "latency_p50_seconds", False, most=1.0),
+    Goal("latency at 2,000 records/s, p99, seconds", "2,000 records/s", "latency_p99_seconds", False, most=2.0),
+    Goal("start until the first record, against tuned MM2", "base", "first_record_seconds", True, most=1.0),
+    Goal("500 mostly idle topics, cores", "500 idle topics", "cores", False, most=0.5),
+)

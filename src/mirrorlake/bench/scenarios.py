@@ -1,0 +1,79 @@
+"""What is measured: one factor varied at a time around 1 kB, 4 partitions, 1 target. Nothing here has effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirrorlake.errors import UsageFault
+
+MM2_DEFAULTS, MM2_TUNED, MIRRORLAKE = CONTENDERS = ("mm2-defaults", "mm2-tuned", "mirrorlake")
+THROUGHPUT, FILL, LATENCY, IDLE = "throughput", "fill", "latency", "idle"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Contenders take turns within a round; rounds follow each other."""
+
+    name: str
+    kind: str = THROUGHPUT
+    records: int = 0
+    record_bytes: int = 1000
+    partitions: int = 4
+    targets: int = 1
+    round_trip_ms: int = 0
+    per_second: int = 0
+    """Latency: the steady pace."""
+    warm_up_seconds: float = 0.0
+    seconds: float = 0.0
+    topics: int = 1
+    contenders: tuple[str, ...] = CONTENDERS
+    rounds: int = 3
+
+    @property
+    def topic(self) -> str:
+        """Scenarios that read the same records share a topic."""
+        return f"b{self.record_bytes}-p{self.partitions}-n{self.records}"
+
+
+# The share of records after which a run counts as warm, and at which its end begins to show.
+WARM_SHARE, END_SHARE = 0.3, 0.95
+
+
+def full(records: int = 2_000_000, rounds: int = 3) -> list[Scenario]:
+    """`records` of 1 kB; other sizes carry about as many bytes, and no more than four times as many records."""
+    base = Scenario("base", records=records, rounds=rounds)
+    pace = replace(base, kind=LATENCY, records=0, warm_up_seconds=30, seconds=60)
+    return [
+        base,
+        replace(base, name="3 targets", targets=3),
+        replace(base, name="100 B", record_bytes=100, records=records * 3),
+        replace(base, name="10 kB", record_bytes=10_000, records=records // 8),
+        replace(base, name="1 partition", partitions=1),
+        replace(base, name="16 partitions", partitions=16),
+        replace(base, name="30 ms round trip", round_trip_ms=30),
+        replace(base, name="new target", kind=FILL, contenders=(MM2_TUNED, MIRRORLAKE)),
+        replace(pace, name="2,000 records/s", per_second=2_000),
+        replace(pace, name="10,000 records/s", per_second=10_000),
+        replace(pace, name="500 idle topics", kind=IDLE, per_second=20, topics=500, partitions=1, rounds=1,
+                contenders=(MM2_TUNED, MIRRORLAKE)),
+    ]  # fmt: skip
+
+
+def quick() -> list[Scenario]:
+    """Under five minutes on two cores. One round, so its figures have no spread."""
+    base = Scenario("base", records=400_000, rounds=1)
+    both = (MM2_TUNED, MIRRORLAKE)
+    pace = Scenario("2,000 records/s", LATENCY, per_second=2_000, warm_up_seconds=8, seconds=12, rounds=1)
+    return [
+        base,
+        replace(base, name="new target", kind=FILL, contenders=both),
+        replace(pace, contenders=both),
+    ]
+
+
+def chosen(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in scenarios}
+    if unknown := set(names) - set(known):
+        raise UsageFault(f"no scenario {', '.join(sorted(unknown))}", f"there are: {', '.join(known)}")
+    return [known[name] for name in names] if names else list(scenarios)

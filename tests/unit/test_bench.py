@@ -1,0 +1,309 @@
+"""The benchmark: figures from samples, medians and ratios, the page, the coefficients; and its instruments."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mirrorlake.bench import page, plots, scenarios, sizing, tracking
+from mirrorlake.bench.benchmark import describe
+from mirrorlake.bench.delay import CHUNK_BYTES, serve
+from mirrorlake.bench.measure import Sample, latency_figures, throughput_figures
+from mirrorlake.bench.processes import usage_of
+from mirrorlake.bench.results import GOALS, Measured, Spread, from_json
+from mirrorlake.bench.scenarios import FILL, IDLE, LATENCY, MIRRORLAKE, MM2_TUNED, Scenario
+from mirrorlake.cli import app
+from mirrorlake.errors import UsageFault
+from mirrorlake.lab.settings import HOST, free_ports
+
+ROOT = Path(__file__).parents[2]
+
+# --- one run ---
+
+
+def sample(seconds: float, delivered: int, cpu: float) -> Sample:
+    return Sample(seconds, delivered, cpu, int(seconds) << 20, 5 * delivered, 10 + cpu)
+
+
+def test_figures_tell_warm_from_overall() -> None:
+    # 10 s of start, then 100 records/s while cold, 200 when warm.
+    samples = [sample(0, 0, 0), sample(10, 0, 8), sample(13, 300, 11), sample(16.25, 950, 14), sample(16.5, 1000, 15)]
+    found = throughput_figures(samples, 1000, 2000)
+    assert found["first_record_seconds"] == pytest.approx(10.01)
+    assert found["steady_records_per_second"] == pytest.approx(200)
+    assert found["steady_mb_per_second"] == pytest.approx(0.4)
+    assert found["records_per_second"] == pytest.approx(1000 / 16.5)
+    assert found["steady_cpu_seconds_per_million"] == pytest.approx(3 / 650 * 1e6)
+    assert found["cpu_seconds_per_million"] == pytest.approx(15_000)
+    assert found["peak_memory_mib"] == 16
+    assert found["written_bytes_per_record"] == 5
+
+
+def test_late_records_count_in_latency() -> None:
+    found = latency_figures([0.5] * 98 + [3.0, 9.0])
+    assert found["latency_p50_seconds"] == 0.5
+    assert found["latency_p99_seconds"] > 2.9
+    assert found["latency_max_seconds"] == 9
+
+
+# --- many runs ---
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    rounds = [{MIRRORLAKE: {"x": 50.0}, MM2_TUNED: {"x": 100.0}}, {MIRRORLAKE: {"x": 10.0}, MM2_TUNED: {"x": 10.0}}]
+    held = Measured({"name": "base"}, rounds)
+    assert held.ratio("x") == Spread(0.75, 0.5, 1.0)
+    assert held.spread(MIRRORLAKE, "x") == Spread(30, 10, 50)
+    assert held.spread(MIRRORLAKE, "y") is None
+
+
+def test_one_factor_is_varied_at_a_time() -> None:
+    found = scenarios.full()
+    base = asdict(found[0])
+    factors = ("record_bytes", "partitions", "targets", "round_trip_ms")
+    varied = {s.name: [f for f in factors if asdict(s)[f] != base[f]] for s in found if s.kind == scenarios.THROUGHPUT}
+    assert sorted(map(len, varied.values())) == [0, 1, 1, 1, 1, 1, 1]
+    assert {goal.scenario for goal in GOALS} <= {s.name for s in found}
+
+
+def test_an_unknown_scenario_is_refused() -> None:
+    with pytest.raises(UsageFault, match="no scenario nonsense"):
+        scenarios.chosen(scenarios.quick(), ["nonsense"])
+
+
+INGEST, FANOUT = sizing.Line(4, 6), sizing.Line(3, 5)
+
+
+def cost(scenario: Scenario) -> float:
+    """What the sample machine's relay costs: exactly the model, so that the fit must find it again."""
+    ingest = 0 if scenario.kind == FILL else INGEST.at(scenario.record_bytes)
+    return ingest + scenario.targets * FANOUT.at(scenario.record_bytes)
+
+
+def run_of(scenario: Scenario, contender: str) -> dict[str, float]:
+    if scenario.kind == IDLE:
+        return {"cores": 0.3, "peak_memory_mib": 900.0}
+    if scenario.kind == LATENCY:
+        ages = {"latency_p50_seconds": 0.7, "latency_p99_seconds": 2.5, "latency_max_seconds": 4.0}
+        return {**ages, "cpu_seconds_per_million": cost(scenario) + 50, "peak_memory_mib": 900.0}
+    rate = {MIRRORLAKE: 90_000.0, MM2_TUNED: 60_000.0}.get(contender, 30_000.0)
+    return {
+        "steady_records_per_second": rate, "steady_mb_per_second": rate * scenario.record_bytes / 1e6,
+        "records_per_second": rate / 2, "first_record_seconds": 12.0, "cpu_seconds_per_million": 99.0,
+        "steady_cpu_seconds_per_million": cost(scenario), "peak_memory_mib": 1000.0 + 100 * scenario.targets,
+        "source_bytes_per_record": 500.0 * (1 if contender == MIRRORLAKE else scenario.targets),
+        "written_bytes_per_record": 600.0, "bronze_bytes_per_record": 20 + scenario.record_bytes / 2,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    found = describe(quick=False)
+    found["scenarios"] = [
+        {"scenario": asdict(s), "rounds": [{c: run_of(s, c) for c in s.contenders} for _ in range(s.rounds)]}
+        for s in scenarios.full()
+    ]
+    return json.loads(json.dumps(found))  # as it comes back from its file
+
+
+def test_goals_are_judged_by_their_bounds(document: dict[str, Any]) -> None:
+    measured = from_json(document)
+    verdicts = [goal.reached(measured) for goal in GOALS]
+    assert [found and found[1] for found in verdicts] == [True, True, True, True, True, False, True, True]
+    assert GOALS[0].reached({}) is None
+
+
+def test_the_page_holds_every_scenario_and_contender(document: dict[str, Any]) -> None:
+    text = page.page(document)
+    for scenario in scenarios.full():
+        for contender in scenario.contenders:
+            assert f"| {scenario.name} | {contender} |" in text
+    assert "3 rounds" in text
+    assert "producer.override.batch.size=524288" in text
+    assert "| latency at 2,000 records/s, p99, seconds | ≤ 2 | 2.5 | no |" in text
+    assert "docs/performance.md" in page.readme(document)
+
+
+@pytest.fixture(scope="module")
+def writer() -> Any:
+    spec = importlib.util.spec_from_file_location("write_performance", ROOT / "docs" / "write_performance.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_say_what_the_kept_results_say(writer: Any) -> None:
+    if not writer.KEPT.exists():
+        pytest.skip("no results are kept")
+    kept = json.loads(writer.KEPT.read_text())
+    assert {path: path.read_text() for path in writer.pages(kept)} == writer.pages(kept)
+    assert sizing.read() == sizing.fit(kept)
+
+
+def test_only_what_stands_between_the_marks_is_written(writer: Any, document: dict[str, Any]) -> None:
+    once = writer.replaced(f"mine\n{writer.BEGIN}old\n{writer.END}mine too\n", "new")
+    assert once == f"mine\n{writer.BEGIN}\nnew\n{writer.END}mine too\n"
+    assert writer.replaced(once, "new") == once
+    for path, text in writer.pages(document).items():
+        assert "| goal |" in text, path
+
+
+def test_a_single_round_is_called_so(document: dict[str, Any]) -> None:
+    for held in document["scenarios"]:
+        del held["rounds"][1:]
+    assert "One round only" in page.page(document)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01234, "0.0123"), (2.5, "2.5"), (98.76, "98.8"), (123.4, "123"), (90_123, "90,100"), (1_234_567, "1,230,000")],
+)
+def test_numbers_show_three_figures(value: float, text: str) -> None:
+    assert page.number(value) == text
+
+
+def test_pictures_are_drawn(document: dict[str, Any], tmp_path: Path) -> None:
+    drawn = plots.draw(document, tmp_path)
+    assert {path.name for path in drawn} == {*plots.PICTURES, "latency.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_metrics_have_names_that_mlflow_takes(document: dict[str, Any]) -> None:
+    found = tracking.metrics(document)
+    assert found["2_000_records_s/mirrorlake/latency_p50_seconds"] == 0.7
+    assert found["3_targets/mm2-tuned/source_bytes_per_record"] == 1500
+
+
+# --- sizing ---
+
+
+def test_the_fit_finds_what_each_leg_costs(document: dict[str, Any]) -> None:
+    known = sizing.fit(document)
+    assert known.ingest_cpu_seconds_per_million.at(1000) == pytest.approx(INGEST.at(1000))
+    assert known.fanout_cpu_seconds_per_million.at(10_000) == pytest.approx(FANOUT.at(10_000))
+    assert known.error_share == pytest.approx(0, abs=1e-9)
+    assert known.floor_cores == pytest.approx(50 * 10_000 / 1e6)
+    assert known.bronze_bytes_per_record.at(1000) == pytest.approx(520)
+    assert (known.memory_mib, known.memory_mib_per_target) == (1000, 100)
+    assert known.partition_records_per_second == 90_000
+    assert sizing.Coefficients.from_json(json.loads(json.dumps(known.to_json()))) == known
+
+
+def test_what_the_model_misses_and_how_rounds_differ_is_its_error(document: dict[str, Any]) -> None:
+    three_targets = next(held for held in document["scenarios"] if held["scenario"]["name"] == "3 targets")
+    for number, held in enumerate(three_targets["rounds"]):
+        held[MIRRORLAKE]["steady_cpu_seconds_per_million"] *= 1 + number / 2
+    assert sizing.fit(document).error_share >= 1 / 3
+
+
+def test_costs_are_never_negative() -> None:
+    points = [sizing.Point(1, 1, 100, 9, 0), sizing.Point(1, 1, 1000, 9, 0), sizing.Point(1, 1, 10_000, 8, 0)]
+    for line in sizing._legs(points):
+        assert line.fixed >= 0
+        assert line.per_kb >= 0
+
+
+def test_too_few_scenarios_are_refused(document: dict[str, Any]) -> None:
+    del document["scenarios"][2:]
+    with pytest.raises(UsageFault, match="too few scenarios"):
+        sizing.fit(document)
+
+
+def test_a_load_is_sized_by_arithmetic(document: dict[str, Any]) -> None:
+    known = replace(sizing.fit(document), floor_cores=0.5)
+    need = sizing.size(known, 20_000, 1000, 3)
+    assert need.busy_cores == pytest.approx(20_000 * (10 + 3 * 8) / 1e6 + 0.5)
+    assert need.cores == 2
+    assert need.memory_gib == pytest.approx(1300 / 1024)
+    assert need.storage_gib_per_day == pytest.approx(520 * 20_000 * 86_400 / 2**30)
+    assert need.event_hubs_units_per_target == 20
+    assert (need.source_read_mb_per_second, need.sent_mb_per_second) == (20, 60)
+    assert sizing.size(known, 180_000, 1000, 1).partitions == 2
+    assert sizing.size(known, 100, 50_000, 1).event_hubs_units_per_target == 5
+
+
+def test_the_size_command_says_its_error(document: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "coefficients.json"
+    path.write_text(json.dumps(sizing.fit(document).to_json()))
+    asked = ["size", "--records-per-second", "5000", "--record-bytes", "1000", "--coefficients", str(path)]
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code == 0, said.output
+    assert "± 0%" in said.output
+    found = json.loads(CliRunner().invoke(app, [*asked, "--targets", "2", "--json"]).stdout)
+    assert (found["targets"], found["measured"]["quick"]) == (2, False)
+
+
+# --- instruments ---
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
+def test_a_tree_is_counted_with_its_children_the_dead_too() -> None:
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
+    script = (
+        f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        used = usage_of([process.pid])
+        process.communicate(b"\n")
+    assert used.cpu_seconds >= 0.4
+    assert used.memory_bytes > 1 << 20
+    assert usage_of([process.pid]).cpu_seconds == 0
+    assert os.getpid() != process.pid
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A port that gives back what it gets."""
+    with socket.create_server((HOST, 0)) as listener:
+        threading.Thread(target=_echo, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+def _echo(listener: socket.socket) -> None:
+    side, _ = listener.accept()
+    while data := side.recv(1 << 16):
+        side.sendall(data)
+    side.close()
+
+
+def test_the_delay_line_delays_and_does_not_throttle(echo: int) -> None:
+    (port,) = free_ports(1)
+    threading.Thread(target=serve, args=(port, echo, 0.05), daemon=True).start()
+    side = _connected(port)
+    begun = time.monotonic()
+    side.sendall(b"x")
+    assert side.recv(1) == b"x"
+    assert time.monotonic() - begun >= 0.1
+    # Were each chunk delayed by itself, 64 of them would take 64 delays at least.
+    sent = os.urandom(64 * CHUNK_BYTES)
+    threading.Thread(target=lambda: (side.sendall(sent), side.shutdown(socket.SHUT_WR)), daemon=True).start()
+    begun, got = time.monotonic(), b"".join(iter(lambda: side.recv(1 << 20), b""))
+    assert got == sent
+    assert 0.1 <= time.monotonic() - begun < 64 * 0.05
+
+
+def _connected(port: int) -> socket.socket:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection((HOST, port))
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
