@@ -24,6 +24,7 @@ READING_ORDER = (
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records
     "topics",  # which topics a flow takes, and what its targets must have
     "session",  # the Spark session
+    "commits",  # files that Spark wrote -> a commit, once for each transaction
     "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets
     "lease",  # one writer for a flow
     "streams",  # a stream's identity: checkpoint, generation, transaction id move together

@@ -126,12 +126,18 @@ def diagnose(
 
 def read_positions(checkpoint: Path) -> dict[TopicPartition, int]:
     """Where the query stands: the end of its last committed batch; empty before the first."""
-    commits = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]
-    if not commits:
+    done = last_batch(checkpoint)
+    if done is None:
         return {}
-    path = checkpoint / "offsets" / str(max(commits))
+    path = checkpoint / "offsets" / str(done)
     with _whole(path):
         return parse_offsets(path.read_text().splitlines()[-1])
+
+
+def last_batch(checkpoint: Path) -> int | None:
+    """The number of the last batch that the query has done."""
+    numbers = (int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit())
+    return max(numbers, default=None)
 
 
 def read_topic_ids(checkpoint: Path) -> dict[str, str]:
@@ -175,6 +181,8 @@ class Ingest:
     source: Cluster
     topic_ids: dict[str, str] = field(default_factory=dict)
     codec: str = "zstd"
+    committed: Callable[[], None] = lambda: None
+    """Told after each commit: who waits for records need not look for them."""
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch: know the topics' ids, then append."""
@@ -183,6 +191,7 @@ class Ingest:
         shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
         self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id, self.codec)
         hit("bronze-committed")
+        self.committed()
 
     def _learn_topic_ids(self) -> None:
         names = self.spec.topics or spec_topics(self.spec, self.source.topic_names())

@@ -392,8 +392,8 @@ class Ingest(Model):
 
 
 class Fanout(Model):
-    trigger_seconds: Seconds = 0
-    """Pause between batches; 0 starts the next at once."""
+    trigger_seconds: Seconds | None = None
+    """Pause between looks at the table; by default 5 where ingest wakes the fan-out, 0 where only Spark may read."""
     max_bytes_per_round: Bytes = 256 * MIB
     """Most bytes sent before the ledger hears of it."""
     delivery_timeout_seconds: int = Field(default=120, ge=1)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, RLock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -186,12 +186,17 @@ class FanOut:
     _shared: set[TopicPartition] = field(default_factory=set)
     _suspects: set[SourcePartition] = field(default_factory=set)
     """Partitions with a record that a broker refused."""
-    _lock: RLock = field(default_factory=RLock)
+    _lock: Lock = field(default_factory=Lock)
+    _next: Lock = field(default_factory=Lock)
+    """Held by the one who waits for `_lock`."""
     _recovered: bool = False
 
     def deliver(self) -> None:
         """Send all that bronze holds now and the ledger does not know, trying again after what passes by itself."""
+        if not self._next.acquire(blocking=False):
+            return  # somebody waits for the running round to end, and will find what we would
         with self._lock:
+            self._next.release()
             backoff = Backoff(self.patience_seconds)
             while not self.stopping.is_set():
                 try:

@@ -17,6 +17,7 @@ from mirrorlake.bronze import (
     Ingest,
     Loss,
     Reading,
+    last_batch,
     read_positions,
     read_topic_ids,
     records_per_batch,
@@ -27,7 +28,7 @@ from mirrorlake.bronze import (
 from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses
-from mirrorlake.errors import AccessRefused, SourceLoss
+from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
@@ -150,11 +151,22 @@ class Relay:
         stream = self._stream("ingest", self.spec.table)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
+        self._check_batches(stream, checkpoint)
         return self._ingest(stream, checkpoint, read_topic_ids(checkpoint))
+
+    def _check_batches(self, stream: StreamId, checkpoint: Path) -> None:
+        """A batch that the checkpoint calls done must be in the table, or its records would be passed over."""
+        done, written = last_batch(checkpoint), self.world.tables.txn_version(self.spec.table, stream.txn_app_id)
+        if done is not None and written is not None and written < done:
+            raise StateMismatch(
+                f"flow {self.flow.name}: the checkpoint of {self.spec.table} has done batch {done}, the table ends "
+                f"with batch {written}: was an older table put in its place?",
+                f"move the folder {checkpoint} away: ingest then goes on where the table ends",
+            )
 
     def _ingest(self, stream: StreamId, checkpoint: Path, topic_ids: dict[str, str]) -> Ingest:
         codec = self.world.config.storage.codec
-        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, topic_ids, codec)
+        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, topic_ids, codec, self.wake)
 
     def _source_facts(self) -> dict[str, str]:
         """What a checkpoint belongs to: the same alias may one day mean another cluster."""
@@ -322,14 +334,27 @@ class Relay:
             str(stream.checkpoint(self.world.checkpoints)),
             stream.name,
             fan_out.bronze.followed_from,
-            self.flow.fanout.trigger_seconds,
+            self._trigger_seconds(folder),
         )
         failed = partial(self.dead.__setitem__, target)
         self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, failed)
 
+    def _trigger_seconds(self, folder: Path | None) -> float:
+        """Ingest wakes who reads files; then the query is for what it missed, and each of its batches costs a job."""
+        asked = self.flow.fanout.trigger_seconds
+        if asked is not None:
+            return asked
+        return 0 if folder is None or self.flow.fanout.reader == "spark" else 5
+
     def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: after a pause."""
         return [self._deliver_soon(fan_out) for fan_out in self.fan_outs.values()]
+
+    def wake(self) -> None:
+        """Ingest has committed. The queries over the table would see it too, a moment later."""
+        for target, fan_out in self.fan_outs.items():
+            if target not in self.dead:
+                self._deliver_soon(fan_out)
 
     def _deliver_soon(self, fan_out: FanOut) -> threading.Thread:
         thread = threading.Thread(target=self._deliver, args=(fan_out,), daemon=True)

@@ -55,7 +55,12 @@ def _local_files() -> dict[str, str]:
     The plainer one writes and renames. One writer is our lease's business, not the file manager's.
     """
     manager = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
-    return {"spark.sql.streaming.checkpointFileManagerClass": manager}
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": manager,
+        # Bronze's files belong to the table by its log alone: no renames in two steps, no marks beside them.
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
 
 
 def _java_options(logs: Path) -> str:

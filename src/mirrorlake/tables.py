@@ -2,12 +2,13 @@
 
 Two homes behind one small interface: a folder (the embedded default) and a Databricks catalog. In a folder the ops
 tables are written by delta-rs, whose commits on a local disk are exclusive between processes and take
-milliseconds; Spark reads the same tables. Bronze is written by Spark in both.
+milliseconds; Spark reads the same tables. Bronze's files are written by Spark in both.
 """
 
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from mirrorlake.commits import Commits
 from mirrorlake.errors import StateMismatch, StorageUnreachable
 from mirrorlake.records import BRONZE_STATISTICS, OPS_TABLES, SourcePartition
 
@@ -100,6 +102,7 @@ class FolderTables:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._commits: dict[str, Commits] = {}
 
     def _path(self, name: str) -> Path:
         schema, _, table = name.partition(".")
@@ -157,7 +160,8 @@ class FolderTables:
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
         # Looked at and written from one snapshot: whatever is committed in between makes the commit fail.
         table = DeltaTable(self._path(name))
-        if (table.transaction_version(txn_app_id) or -1) >= txn_version:
+        kept = table.transaction_version(txn_app_id)
+        if kept is not None and kept >= txn_version:
             return
         transaction = Transaction(txn_app_id, txn_version)
         try:
@@ -175,14 +179,18 @@ class FolderTables:
         return table.to_pyarrow_table(columns=columns, filters=wanted or None)
 
     def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
-        (
-            frame.write.format("delta")
-            .mode("append")
-            .option("txnAppId", txn_app_id)
-            .option("txnVersion", txn_version)
-            .option("compression", codec)
-            .save(str(self._path(name)))
-        )
+        commits = self._commits_to(name)
+        if commits.seen(txn_app_id, txn_version):
+            return
+        # What a killed process leaves in such a folder belongs to no version: VACUUM removes it.
+        folder = self._path(name) / f"batch-{uuid.uuid4().hex}"
+        frame.write.option("compression", codec).parquet(str(folder))
+        commits.add(sorted(folder.glob("*.parquet")), txn_app_id, txn_version)
+
+    def _commits_to(self, name: str) -> Commits:
+        if name not in self._commits:
+            self._commits[name] = Commits(self._path(name))
+        return self._commits[name]
 
     def txn_version(self, name: str, txn_app_id: str) -> int | None:
         version: int | None = DeltaTable(self._path(name)).transaction_version(txn_app_id)
