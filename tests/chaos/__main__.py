@@ -69,7 +69,7 @@ def _is_meant(row: Row, word: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_stage(folder: Path, seed: int, minutes: float) -> Iterator[Stage]:
+def open_stage(folder: Path, seed: int, minutes: float, waiting_records: int) -> Iterator[Stage]:
     os.environ.update(SMALL)
     config = parse(
         "clusters: {a: {bootstrap_servers: 'a:1'}, b: {bootstrap_servers: 'b:1'}}\n"
@@ -84,7 +84,7 @@ def open_stage(folder: Path, seed: int, minutes: float) -> Iterator[Stage]:
         lab.up([*PROXIED, HUBS])
         spark = spark_session(config, folder / "spark")
         stack.callback(spark.stop)
-        yield Stage(folder / "flows", lab, spark, proxies, seed, minutes)
+        yield Stage(folder / "flows", lab, spark, proxies, seed, minutes, waiting_records)
 
 
 def judge(stage: Stage, row: Row, seed: int) -> Verdict:
@@ -117,7 +117,8 @@ def run_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) 
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = tempfile.TemporaryDirectory(prefix="mirrorlake-chaos-", ignore_cleanup_errors=True)
-        stage = stack.enter_context(open_stage(Path(stack.enter_context(folder)), options.seed, options.minutes))
+        path = Path(stack.enter_context(folder))
+        stage = stack.enter_context(open_stage(path, options.seed, options.minutes, options.waiting))
         console.print(f"brokers and Spark after {time.monotonic() - begun:.1f} s")
         for row in rows:
             if options.budget and time.monotonic() - begun > options.budget:
@@ -176,6 +177,7 @@ def main() -> int:
     parser.add_argument("--rows", default="", help="numbers, or parts of names, by comma; all where absent")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))  # noqa: S311
     parser.add_argument("--minutes", type=float, default=0.5, help="how long the loop of random kills lasts")
+    parser.add_argument("--waiting", type=int, default=1_000_000, help="records that wait for a dead target (row 57)")
     parser.add_argument("--json", type=Path, default=Path(".mirrorlake/chaos.json"), help="where verdicts are written")
     parser.add_argument("--budget", type=float, help="begin no row after so many seconds")
     parser.add_argument("--resume", action="store_true", help="leave out rows that the JSON says passed")

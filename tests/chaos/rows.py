@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 from proxy import BLACKHOLE, DELAY, DROP_RESPONSE, HALF_CLOSE, PASS, REFUSE, RESET, THROTTLE, Proxy
 from stage import (
@@ -40,7 +41,7 @@ from stage import (
 
 from mirrorlake.errors import DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
 from mirrorlake.failpoints import POINTS
-from mirrorlake.lab import certs
+from mirrorlake.lab import ClusterSpec, LabCluster, certs
 
 
 @dataclass(frozen=True)
@@ -728,6 +729,7 @@ def _values(stage: Stage, flow: Flow, partition: int = 0) -> list[bytes | None]:
 HANGING = """
 import sys, time
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 who = {"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[3]}
 producer = Producer({**who, "transaction.timeout.ms": 600000})
 producer.init_transactions(20)
@@ -1319,6 +1321,101 @@ def source_rewound(stage: Stage) -> None:
     with pytest.raises(SourceLoss, match="log_truncated"):
         flow.run_once()
     stage.expect_incidents(flow, ["log_truncated"])
+
+
+@row(
+    "56b",
+    "unclean leader election at the source",
+    "3 brokers: the follower stops, records come, the leader is killed, the follower leads",
+    "stops (4), the lost range in incidents as log_truncated",
+)
+def unclean_election(stage: Stage) -> str:
+    spec = ClusterSpec("trio", brokers=3, config={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
+    trio = stage.lab.up([spec])["trio"]
+    try:
+        return _elect_uncleanly(stage, trio)
+    finally:
+        stage.lab.down(["trio"])
+
+
+def _elect_uncleanly(stage: Stage, trio: LabCluster) -> str:
+    topic, admin = f"unclean-{os.getpid()}", stage.records.cluster("trio").admin
+    admin.create_topics([NewTopic(topic, replica_assignment=[[0, 1]])])[topic].result()
+    flow = stage.flow(topic, source="trio")
+    stage.records.send("trio", topic, stage.records.numbered(100), acks="all")
+    trio.kill_broker(1)
+    stage.records.send("trio", topic, stage.records.numbered(50, 1, 100), acks="1")
+    flow.run_once()
+    trio.kill_broker(0)
+    trio.start_broker(1)
+    wait_until(lambda: _leader(admin, topic) == 1, "the unclean election")
+    with pytest.raises(SourceLoss, match="log_truncated"):
+        flow.run_once()
+    lost = [(row["kind"], row["first_offset"], row["last_offset"]) for row in flow.rows("ops.incidents")]
+    assert lost == [("log_truncated", 100, 149)], lost
+    return "offsets 100-149 are in bronze and on the target; the source has them no more"
+
+
+def _leader(admin: AdminClient, topic: str) -> int:
+    return int(admin.list_topics(topic, timeout=5).topics[topic].partitions[0].leader)
+
+
+@row(
+    "57",
+    "a million records wait for a dead target",
+    "proxy: refuse; a second target; `--waiting 10000000` for ten",
+    "the other has them all; memory stays bounded; on return all in order, each once",
+)
+def waiting(stage: Stage) -> str:
+    topic = stage.topic("waiting", partitions=4, count=4)
+    flow = stage.flow(topic, ["shaky", "hubs"])
+    command = flow.start()
+    try:
+        for target in flow.targets:
+            stage.caught_up(flow, target, seconds=120)
+        stage.proxy.set(REFUSE)
+        peak = _Peak(command.pid)
+        stage.load(topic, stage.waiting_records, 4)
+        stage.caught_up(flow, "hubs", seconds=900)
+        before = peak.mib()
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, seconds=900)
+        after = peak.mib()
+    finally:
+        command.send_signal(signal.SIGTERM)
+        code, said = finish(command)
+    assert code == 0, said[-1500:]
+    stage.expect_same_stream(topic)
+    assert max(before, after) < WAITING_MIB, f"{before} MiB while they waited, {after} MiB while they were sent"
+    return f"{stage.waiting_records:,} records; at most {before:,} MiB while they waited, {after:,} MiB to the end"
+
+
+WAITING_MIB = 5000  # of all processes of a runner whose Java heap is bounded to 2 GiB, however many records wait
+
+
+class _Peak:
+    """The most memory that a process and its children had together, while looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._most = pid, 0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(OSError):
+            while Path(f"/proc/{self._pid}").exists():
+                self._most = max(self._most, sum(map(_resident_kib, [self._pid, *children(self._pid)])))
+                time.sleep(0.5)
+
+    def mib(self) -> int:
+        return self._most // 1024
+
+
+def _resident_kib(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1])
+    return 0
 
 
 # --- beyond the matrix ---

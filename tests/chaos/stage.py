@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
-from harness import Flow, Record, Records, finish, wait_until
+from harness import Flow, Record, Records, as_record, finish, wait_until
 from proxy import HOST, PASS, Proxy
 
 from mirrorlake.errors import Unreachable
@@ -30,6 +31,7 @@ from mirrorlake.kafka import Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.lab.brokers import make_cluster, silent
 from mirrorlake.lab.settings import free_ports
+from mirrorlake.records import TopicPartition
 from mirrorlake.runner import Run
 
 __all__ = ["Flow", "Record", "Records", "Stage", "finish", "wait_until"]
@@ -75,6 +77,7 @@ class Stage:
     proxies: dict[str, Proxy]
     seed: int = 0
     minutes: float = 0.5
+    waiting_records: int = 1_000_000
     records: Records = field(init=False)
     _made: int = 0
 
@@ -120,6 +123,19 @@ class Stage:
 
     def more(self, topic: str, count: int, first: int = 200, partitions: int = 2) -> None:
         self.send(topic, self.records.numbered(count, partitions, first))
+
+    def load(self, topic: str, count: int, partitions: int) -> None:
+        """Many small records, fast."""
+        queue = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
+        producer = Producer({**direct(self.cluster("source")), **queue})
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, b"%d" % number, partition=number % partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
 
     def flow(self, topic: str, targets: Sequence[str] = ("shaky",), **options: Any) -> Flow:
         folder = self.folder / topic
@@ -180,8 +196,6 @@ class Stage:
         wait_until(arrived, f"{wanted} records of {topic} on {target}", seconds)
 
     def ends(self, name: str, topic: str) -> int:
-        from mirrorlake.records import TopicPartition
-
         def look() -> int:
             cluster = self.records.cluster(name)
             if topic not in (there := cluster.describe([topic])):
@@ -208,9 +222,23 @@ class Stage:
             assert report.ok, f"audit: {[str(finding) for finding in report.findings[:5]]}"
         self.expect_incidents(flow, incidents)
 
+    def expect_same_stream(self, topic: str, target: str = "shaky") -> None:
+        """As above, without holding the records."""
+        source, copy = self.records.cluster("source"), self.records.cluster(target)
+        for number in range(source.describe([topic])[topic].partitions):
+            pairs = zip(_all(source, topic, number), _all(copy, f"source.{topic}", number), strict=True)
+            for offset, (want, got) in enumerate(pairs):
+                assert want == got, f"partition {number}, offset {offset}: {want} became {got}"
+
     def expect_incidents(self, flow: Flow, kinds: Sequence[str]) -> None:
         found = {row["kind"] for row in flow.rows("ops.incidents")}
         assert found == set(kinds), f"incidents: {found}, expected {set(kinds)}: {flow.rows('ops.incidents')[:5]}"
+
+
+def _all(cluster: Cluster, topic: str, number: int) -> Iterator[Record]:
+    at = TopicPartition(topic, number)
+    start, end = cluster.log_starts([at])[at], cluster.log_ends([at])[at]
+    return map(as_record, cluster.read_range(at, start, end))
 
 
 def patiently(look: Callable[[], T], seconds: float = 20) -> T:
