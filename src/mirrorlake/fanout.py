@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -179,6 +179,8 @@ class FanOut:
     budget_bytes: int = 256 << 20
     rate_limit_per_second: int | None = None
     slots: int = 2
+    turns: Semaphore = field(default_factory=Semaphore)
+    """Shared by all tables that send to this target: so many rounds at once."""
     patience_seconds: float = float("inf")
     """How long what passes by itself may take to pass."""
     stopping: Event = field(default_factory=Event)
@@ -284,7 +286,8 @@ class FanOut:
 
     def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         try:
-            return self.bronze.send(self.errand, tasks)
+            with self.turns:
+                return self.bronze.send(self.errand, tasks)
         except Exception as error:
             raise self._task_fault(error) from error
 

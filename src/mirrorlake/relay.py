@@ -47,7 +47,7 @@ from mirrorlake.topics import (
     spec_topics,
     target_names,
 )
-from mirrorlake.world import World, now
+from mirrorlake.world import World, cores, now
 
 
 class Writings:
@@ -283,7 +283,8 @@ class Relay:
             self._latest,
             self.flow.fanout.max_bytes_per_round,
             target.rate_limit_records_per_second,
-            slots=self.world.config.runner.parallelism or 2,
+            slots=cores(self.world.config),
+            turns=self.world.turns[target.cluster],
             stopping=self.stopping,
         )
         self.fan_outs[target.cluster] = fan_out

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Semaphore
 from typing import TYPE_CHECKING
 
 from mirrorlake import jars, session
@@ -88,12 +90,26 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
         return running
     jars.java()
     found = jars.resolve(jars.SPARK, say)
-    cores = config.runner.parallelism or max(2, os.cpu_count() or 2)
     logs = root / "logs"
-    options = session.settings(found, config.runner.driver_memory, cores, config.storage.codec, logs)
+    options = session.settings(found, config.runner.driver_memory, cores(config), config.storage.codec, logs)
+    options["spark.master"] = f"local[{task_slots(config)}]"
     options["spark.sql.warehouse.dir"] = str(root / "warehouse")
     say("starting Spark")
     return session.start({**options, **config.runner.spark}, logs)
+
+
+ROUNDS_AT_ONCE = 2
+"""How many rounds may send to one target at the same time, whatever the number of tables."""
+
+
+def cores(config: Config) -> int:
+    return config.runner.parallelism or max(2, os.cpu_count() or 2)
+
+
+def task_slots(config: Config) -> int:
+    """A task that waits for a dead target's acknowledgement holds its slot: ingest and each target have their own."""
+    targets = {target.cluster for flow in config.flows.values() for target in flow.targets}
+    return cores(config) * (1 + ROUNDS_AT_ONCE * len(targets))
 
 
 def open_tables(config: Config, root: Path, spark: SparkSession | None = None) -> Tables:
@@ -120,6 +136,8 @@ class World:
     """Alias -> id; a target that is away for now comes later."""
     source_options: Mapping[str, Mapping[str, str]]
     """Alias -> Spark's Kafka options, secrets as references."""
+    turns: dict[str, Semaphore] = field(default_factory=lambda: defaultdict(lambda: Semaphore(ROUNDS_AT_ONCE)))
+    """Target -> whose turn it is to send there."""
 
     def ops(self, table: str) -> str:
         return f"{self.config.storage.ops_schema}.{table}"
