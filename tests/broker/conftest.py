@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,11 @@ CLUSTERS = (
     ClusterSpec("target", config=KEEP),
     ClusterSpec("hubs", protocol="SASL_SSL", users={"$ConnectionString": HUBS_PASSWORD}, config=KEEP),
 )
+
+
+def pytest_sessionstart() -> None:
+    """Whoever stops the tests with SIGTERM, a time limit most of all, must not leave brokers behind."""
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("stopped by SIGTERM", 143))
 
 
 @pytest.fixture(scope="session")
