@@ -229,6 +229,7 @@ class FanOut:
         begun = time.monotonic()
         tasks = plan_round(due, self._budget(due), self.slots)
         sent = self._settle(tasks, self._run(tasks))
+        self.bronze.forget({source: position.next_offset for source, position in self.book.positions.items()})
         self.progress.rounds += 1
         self.progress.waiting = ""
         self._keep_rate(sent, time.monotonic() - begun)

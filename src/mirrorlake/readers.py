@@ -6,7 +6,7 @@ Both end in the same sender, `produce.deliver`. A folder is the fast way; where 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,9 @@ class Bronze(Readable, Protocol):
 
     def see(self, frame: DataFrame) -> None:
         """Learn what a commit of the followed stream added."""
+
+    def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
+        """What lies before these offsets will not be asked for again."""
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         """Deliver the slices, a Spark task for each list."""
@@ -98,6 +101,9 @@ class BronzeInCatalog:
             )
             for row in rows.collect()
         ]  # fmt: skip
+
+    def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
+        """Nothing is kept for each commit."""
 
     def segments(self) -> list[Segment]:
         return list(self._segments)

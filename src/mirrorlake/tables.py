@@ -8,6 +8,7 @@ milliseconds; Spark reads the same tables. Bronze's files are written by Spark i
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -319,14 +320,25 @@ class BronzeFiles:
 
     def refresh(self) -> int:
         """Look at the newest version; returns it."""
-        before = self._table.version()
+        before = int(self._table.version())
         self._table.update_incremental()
-        if self._table.version() != before:
-            self._index()
-        return int(self._table.version())
+        newest = int(self._table.version())
+        if newest != before:
+            self._follow(before + 1, newest)
+        return newest
+
+    def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
+        """Let go of segments before these offsets, except each partition's last: what only grows costs every round."""
+        lasts: dict[SourcePartition, int] = {}
+        for segment in self.segments():
+            lasts[segment.source] = max(lasts.get(segment.source, -1), segment.last_offset)
+        due = {source: min(delivered.get(source, 0), last) for source, last in lasts.items()}
+        kept = {path: [s for s in held if s.last_offset >= due[s.source]] for path, held in self._segments.items()}
+        self._segments = {path: held for path, held in kept.items() if held}
 
     def segments(self) -> list[Segment]:
-        return [segment for segments in self._segments.values() for segment in segments]
+        # Taken at once: the runner's display asks while a round brings them up to date.
+        return [segment for segments in list(self._segments.values()) for segment in segments]
 
     def read(self, source: SourcePartition, first: int, until: int) -> Iterable[pa.RecordBatch]:
         """The records of [first, until), in offset order."""
@@ -334,13 +346,25 @@ class BronzeFiles:
         return read_ordered(list(held), first, until)
 
     def _index(self) -> None:
-        adds = pa.table(self._table.get_add_actions(flatten=True))
-        live = set(adds["path"].to_pylist())
-        self._segments = {path: kept for path, kept in self._segments.items() if path in live}
-        known = pa.array(list(self._segments), pa.string())
-        new = adds.filter(pc.invert(pc.is_in(adds["path"], known))).to_pylist()
+        """All files of the version, as on the first look."""
+        self._segments = {}
+        self._add(pa.table(self._table.get_add_actions(flatten=True)).to_pylist())
+
+    def _follow(self, first_version: int, last_version: int) -> None:
+        """Only what the log says of these versions: a table may have very many files."""
+        try:
+            entries = [_log_entry(self.folder, version) for version in range(first_version, last_version + 1)]
+        except FileNotFoundError:
+            self._index()  # older entries are removed in time
+            return
+        for actions in entries:
+            self._add([_flat(action["add"]) for action in actions if "add" in action])
+            for path in (action["remove"]["path"] for action in actions if "remove" in action):
+                self._segments.pop(path, None)
+
+    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         with ThreadPoolExecutor(4) as pool:
-            for row, segments in zip(new, pool.map(self._segments_of, new), strict=True):
+            for row, segments in zip(rows, pool.map(self._segments_of, rows), strict=True):
                 self._segments[row["path"]] = segments
 
     def _segments_of(self, row: dict[str, Any]) -> list[Segment]:
@@ -354,6 +378,20 @@ class BronzeFiles:
         source = SourcePartition(row["min.topic"], row["min.topic_id"], row["min.partition"])
         first, last = row["min.offset"], row["max.offset"]
         return [Segment(path, source, first, last, row["num_records"], row["size_bytes"], alone=True)]
+
+
+def _log_entry(folder: Path, version: int) -> list[dict[str, Any]]:
+    text = (folder / "_delta_log" / f"{version:020}.json").read_text()
+    return [json.loads(line) for line in text.splitlines() if line]
+
+
+def _flat(add: dict[str, Any]) -> dict[str, Any]:
+    """An added file as `get_add_actions` gives it."""
+    statistics = json.loads(add.get("stats") or "{}")
+    row = {"path": add["path"], "size_bytes": add["size"], "num_records": statistics.get("numRecords")}
+    for end, name in (("min", "minValues"), ("max", "maxValues")):
+        row |= {f"{end}.{column}": value for column, value in statistics.get(name, {}).items()}
+    return row
 
 
 def _segments_by_reading(path: str, size_bytes: int) -> list[Segment]:

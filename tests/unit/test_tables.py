@@ -207,6 +207,33 @@ def test_after_a_rewrite_the_new_files_stand_for_the_old(bronze: Path) -> None:
     assert offsets_of(files.segments(), CLICKS) == [*range(5), *range(10, 15), *range(20, 25)]
 
 
+def test_what_was_delivered_is_forgotten_but_for_the_last(bronze: Path) -> None:
+    for begin in (0, 10, 20):
+        commit(bronze, range(begin, begin + 10))
+    commit(bronze, range(5), CLICKS)
+    files = BronzeFiles(bronze)
+    files.forget({SOURCE: 15})
+    assert held(files.segments()) == sorted(
+        [(SOURCE, 10, 19, 10, True), (SOURCE, 20, 29, 10, True), (CLICKS, 0, 4, 5, True)]
+    )
+    files.forget({SOURCE: 30, CLICKS: 5})
+    assert held(files.segments()) == sorted([(SOURCE, 20, 29, 10, True), (CLICKS, 0, 4, 5, True)])
+    commit(bronze, [30])
+    files.refresh()
+    files.forget({SOURCE: 30, CLICKS: 5})
+    assert held(files.segments()) == sorted([(SOURCE, 30, 30, 1, True), (CLICKS, 0, 4, 5, True)])
+
+
+def test_where_the_log_was_cleaned_the_whole_table_is_looked_at(bronze: Path) -> None:
+    files = BronzeFiles(bronze)
+    commit(bronze, [1, 2])
+    commit(bronze, [3])
+    DeltaTable(bronze).create_checkpoint()
+    (bronze / "_delta_log" / f"{1:020}.json").unlink()
+    files.refresh()
+    assert held(files.segments()) == [(SOURCE, 1, 2, 2, True), (SOURCE, 3, 3, 1, True)]
+
+
 # --- in order ---
 
 
