@@ -8,7 +8,21 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from mirrorlake.config import Cluster, Config, Fanout, Flow, Ingest, Model, Runner, Security, Storage, Target
+from mirrorlake.config import (
+    AclSync,
+    Cluster,
+    Config,
+    ConfigSync,
+    Fanout,
+    Flow,
+    Heartbeats,
+    Ingest,
+    Model,
+    Runner,
+    Security,
+    Storage,
+    Target,
+)
 
 PAGE = Path(__file__).with_name("configuration.md")
 MARK = "<!-- from here on written by docs/write_configuration.py -->\n"
@@ -20,6 +34,9 @@ SECTIONS: dict[str, type[Model]] = {
     "clusters.ALIAS.security": Security,
     "flows.NAME": Flow,
     "flows.NAME.targets[]": Target,
+    "flows.NAME.targets[].configs": ConfigSync,
+    "flows.NAME.targets[].acls": AclSync,
+    "flows.NAME.heartbeats": Heartbeats,
     "flows.NAME.ingest": Ingest,
     "flows.NAME.fanout": Fanout,
     "runner": Runner,

@@ -22,7 +22,11 @@ READING_ORDER = (
     "strimzi",  # a KafkaMirrorMaker2 resource as the same settings
     "files",  # any of the three formats, told apart by content
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records
-    "topics",  # which topics a flow takes, and what its targets must have
+    "heartbeats",  # signs of life, in MM2's format
+    "topics",  # which topics a flow takes, and what they are called on its targets
+    "configsync",  # a topic's configuration as on the source
+    "acls",  # ACLs as on the source
+    "targets",  # what a target needs: looked at, planned, carried out
     "session",  # the Spark session
     "commits",  # files that Spark wrote -> a commit, once for each transaction
     "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets
@@ -40,6 +44,7 @@ READING_ORDER = (
     "control",  # pause, resume, status
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
+    "upkeep",  # configurations and ACLs kept as on the source, heartbeats
     "inspection",  # what storage and clusters say of a flow, without running it
     "repair",  # what a target misses, sent again from bronze
     "doctor",  # versions, reachability, limits, and the fix for each fault

@@ -386,13 +386,13 @@ def plan(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJ
     for each in plans:
         for name in each.tables:
             table.add_row(each.flow, "storage", f"make table {name}")
-        for topics in each.topics:
-            for name, count in topics.creates.items():
-                table.add_row(each.flow, topics.target, f"create topic {name} with {count} partitions")
-            for name, count in topics.grows.items():
-                table.add_row(each.flow, topics.target, f"grow topic {name} to {count} partitions")
-            for name, why in topics.refusals.items():
-                table.add_row(each.flow, topics.target, f"[red]topic {name} {why}[/red]")
+        for aim in each.targets:
+            for line in aim.lines():
+                table.add_row(each.flow, aim.target, Text(line))
+            for name, why in {**aim.misnamed, **aim.refusals}.items():
+                table.add_row(each.flow, aim.target, Text(f"refused: topic {name} {why}", style="red"))
+            for what, why in aim.declined.items():
+                table.add_row(each.flow, aim.target, Text(f"left alone: {what}: {why}", style="yellow"))
     out.print(table if table.row_count else "nothing to make or change")
 
 

@@ -38,6 +38,20 @@ Broken: TypeAlias = tuple[Key, str]  # a rule that does not hold: where below th
 
 MIB = 1 << 20
 MM2_EXCLUDES = (r".*[\-\.]internal", r".*\.replica", r"__.*")
+# What MM2 and Connect keep in topics, as they and their operators name them.
+CONTROL_EXCLUDES = (
+    r"(?:.*[._-])?(?:connect|mm2|mirrormaker2?)(?:-cluster)?-(?:configs|offsets|status)(?:\..*)?",
+    r"mm2-offset-syncs\..*",
+)
+DEFAULT_EXCLUDES = (*MM2_EXCLUDES, *CONTROL_EXCLUDES)
+MM2_CONFIG_EXCLUDES = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+    r"message\.timestamp\.difference\.max\.ms",
+    r"message\.timestamp\.type",
+    r"unclean\.leader\.election\.enable",
+    r"min\.insync\.replicas",
+)
 
 
 # --- words: strings with a rule ---------------------------------------------------------------------------
@@ -217,6 +231,7 @@ Separator = Annotated[str, AfterValidator(_separator)]
 Servers = Annotated[str, BeforeValidator(_servers)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Interval = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Start = Annotated[str | datetime, PlainValidator(_start)]
 Option = Annotated[str, BeforeValidator(_option)]
 ClientOptions = Annotated[dict[str, Option], AfterValidator(_passthrough)]
@@ -404,6 +419,30 @@ class Fanout(Model):
     """librdkafka producer options of this flow; come before the cluster's."""
 
 
+class ConfigSync(Model):
+    enabled: bool = True
+    """Keep topics configured as on the source. A new topic begins so in any case."""
+    every_seconds: Interval = 60
+    """How often to compare; only differences are written."""
+    exclude: list[Regex] = list(MM2_CONFIG_EXCLUDES)
+    """Keys that are the target's own business, as expressions that match the whole key."""
+    use_defaults_from: Literal["target", "source"] = "target"
+    """What a key at Kafka's default on the source means: the target's default, or the source's value."""
+
+
+class AclSync(Model):
+    enabled: bool = True
+    """Copy ACLs of relayed topics, where the source has an authorizer: no write, and read instead of all."""
+    every_seconds: Interval = 60
+    """How often to compare; only differences are written."""
+    prefixed: bool = False
+    """Copy ACLs for prefixes of topic names too, where a relayed topic begins so."""
+    groups: bool = False
+    """Copy ACLs of consumer groups too, as they are."""
+    remove: bool = False
+    """Take away what we gave once the source has taken it away."""
+
+
 class Target(Model):
     cluster: Name
     """Alias of the cluster to write to."""
@@ -423,6 +462,10 @@ class Target(Model):
     """Make missing topics, with the source's partitions."""
     partitions: Literal["same"] = "same"
     """A record keeps its partition number."""
+    configs: ConfigSync = ConfigSync()
+    """Topic configurations as on the source."""
+    acls: AclSync = AclSync()
+    """ACLs as on the source."""
     existing_records: Literal["stop", "append", "latest"] = "stop"
     """Where a target topic holds records we do not know: stop, append all, or begin at the latest."""
     rate_limit_records_per_second: int | None = Field(default=None, ge=1)
@@ -441,6 +484,15 @@ class Target(Model):
         yield from repeated("topics", self.topics)
 
 
+class Heartbeats(Model):
+    enabled: bool = False
+    """Write MM2's heartbeats at both ends and relay them to `<alias>.heartbeats`; on by itself for files of MM2."""
+    every_seconds: Interval = 10
+    """How often; each is a commit in Delta."""
+    replication_factor: int = -1
+    """Of the topic `heartbeats` where we make it; -1 is the broker's default."""
+
+
 class Flow(Model):
     name: Name
     """The flow's key."""
@@ -450,7 +502,7 @@ class Flow(Model):
     """Topics by name; each has its own bronze table."""
     patterns: list[Regex] = []
     """Topics that fully match one of these; they share a bronze table."""
-    exclude: list[Regex] = list(MM2_EXCLUDES)
+    exclude: list[Regex] = list(DEFAULT_EXCLUDES)
     """Of the topics that a pattern takes, leave out those that fully match one of these."""
     targets: list[Target] = Field(min_length=1)
     """Where the records go."""
@@ -466,6 +518,8 @@ class Flow(Model):
     """Where the source dropped records before we read them; either way an incident is written."""
     on_undeliverable: Literal["dead_letter", "stop"] = "stop"
     """What to do with a record that a target can never take."""
+    heartbeats: Heartbeats = Heartbeats()
+    """Signs of life for monitors."""
     bronze: Template | None = None
     """Bronze table of this flow; `storage.bronze` where absent."""
     ingest: Ingest = Ingest()

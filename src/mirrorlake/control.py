@@ -49,10 +49,11 @@ def _change(root: Path, flow: str, change: Any) -> None:
     path = _pauses_path(root, flow)
     with exclusive(root / "locks" / f"control.{flow}.lock"):
         pauses = change(read_pauses(root, flow))
-        _write(path, [{"target": p.target, "topic": p.topic} for p in pauses])
+        write_json(path, [{"target": p.target, "topic": p.topic} for p in pauses])
 
 
-def _write(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replaced = path.with_suffix(".tmp")
     replaced.write_text(json.dumps(content, indent=1))
@@ -60,7 +61,7 @@ def _write(path: Path, content: Any) -> None:
 
 
 def write_status(root: Path, flow: str, status: dict[str, Any]) -> None:
-    _write(root / "status" / f"{flow}.json", status)
+    write_json(root / "status" / f"{flow}.json", status)
 
 
 def read_status(root: Path, flow: str) -> dict[str, Any]:

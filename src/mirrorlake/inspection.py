@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from mirrorlake import audit, control, lag
 from mirrorlake.bronze import read_positions, read_topic_ids
-from mirrorlake.clusters import limits
-from mirrorlake.config import Config, Flow
+from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import StorageUnreachable
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import is_held, read_holder
@@ -25,15 +24,9 @@ from mirrorlake.readers import BronzeInCatalog
 from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.streams import current
 from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops
-from mirrorlake.topics import (
-    RelaySpec,
-    TopicPlan,
-    plan_topics,
-    relay_specs,
-    spec_topics,
-    takes,
-    target_names,
-)
+from mirrorlake.targets import Looker, TargetPlan, make_wish, plan_target
+from mirrorlake.topics import RelaySpec, flow_topics, relay_specs, spec_topics
+from mirrorlake.upkeep import read_given
 from mirrorlake.world import connect, now, open_tables, storage_root
 
 if TYPE_CHECKING:
@@ -231,40 +224,28 @@ class Plan:
     flow: str
     tables: list[str] = field(default_factory=list)
     """Bronze tables that would be made."""
-    topics: list[TopicPlan] = field(default_factory=list)
+    targets: list[TargetPlan] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "flow": self.flow,
-            "tables": self.tables,
-            "targets": [
-                {
-                    "target": p.target,
-                    "creates": dict(p.creates),
-                    "grows": dict(p.grows),
-                    "refusals": dict(p.refusals),
-                }
-                for p in self.topics
-            ],
-        }
+        return {"flow": self.flow, "tables": self.tables, "targets": [plan.to_json() for plan in self.targets]}
 
 
 def make_plan(config: Config, flow: Flow, clusters: Mapping[str, Cluster], tables: Tables) -> Plan:
     """The difference between now and what the flow wants. Changes nothing."""
     source = clusters[flow.source]
-    names = [topic for topic in source.topic_names() if takes(flow, topic)] if flow.patterns else flow.topics
+    names = flow_topics(config, flow, source.topic_names())
     topics = source.describe(names)
     missing = [spec.table for spec in relay_specs(config, flow, names) if not tables.exists(spec.table)]
-    return Plan(flow.name, missing, [_plan_target(config, flow, t.cluster, topics, clusters) for t in flow.targets])
+    return Plan(flow.name, missing, [_plan_target(config, flow, t, topics, clusters) for t in flow.targets])
 
 
 def _plan_target(
-    config: Config, flow: Flow, alias: str, topics: Mapping[str, TopicInfo], clusters: Mapping[str, Cluster]
-) -> TopicPlan:
-    target = next(t for t in flow.targets if t.cluster == alias)
-    wanted = target_names(config, flow, target, topics)
-    existing = clusters[alias].describe(wanted.values())
-    return plan_topics(target, wanted, topics, existing, limits(config.clusters[alias]).can_create_topics)
+    config: Config, flow: Flow, target: Target, topics: Mapping[str, TopicInfo], clusters: Mapping[str, Cluster]
+) -> TargetPlan:
+    given = read_given(storage_root(config), flow.name, target.cluster)
+    wish = make_wish(config, flow, target, topics, given)
+    looker = Looker(clusters[flow.source], clusters[target.cluster], wish)
+    return plan_target(wish, looker(topics, configs=True, acls=True))
 
 
 # --- status ---

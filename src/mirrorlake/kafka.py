@@ -21,7 +21,22 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as _TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from mirrorlake.errors import (
     AccessRefused,
@@ -64,6 +79,83 @@ class TopicInfo:
     replication_factor: int
 
 
+@dataclass(frozen=True)
+class NewTopicSpec:
+    """A topic to be made."""
+
+    name: str
+    partitions: int
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicSetting:
+    """One entry of a topic's configuration, and who says so: the topic itself, its broker, or Kafka's default."""
+
+    value: str | None
+    origin: str = "topic"
+    """`topic`, `dynamic_broker`, `static_broker` or `default`."""
+    fixed: bool = False
+    """Read-only or secret: nothing to copy."""
+
+
+_ORIGINS = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    ConfigSource.STATIC_BROKER_CONFIG: "static_broker",
+    ConfigSource.DEFAULT_CONFIG: "default",
+}
+
+
+def _topic_setting(entry: Any) -> TopicSetting:
+    # The binding gives the source as a plain number.
+    origin = _ORIGINS.get(ConfigSource(entry.source), "dynamic_broker")
+    return TopicSetting(entry.value, origin, bool(entry.is_read_only or entry.is_sensitive))
+
+
+@dataclass(frozen=True, order=True)
+class Acl:
+    """Who may, or may not, do what with which resource; in Kafka's words, lower case."""
+
+    resource: str
+    """`topic` or `group`."""
+    name: str
+    principal: str
+    operation: str
+    permission: str = "allow"
+    host: str = "*"
+    pattern: str = "literal"
+
+    def __str__(self) -> str:
+        where = "" if self.host == "*" else f" from {self.host}"
+        prefixed = " (prefix)" if self.pattern == "prefixed" else ""
+        return f"{self.permission} {self.principal}{where} {self.operation} on {self.resource} {self.name}{prefixed}"
+
+
+def _acl(binding: AclBinding) -> Acl:
+    return Acl(
+        binding.restype.name.lower(),
+        binding.name,
+        binding.principal,
+        binding.operation.name.lower(),
+        binding.permission_type.name.lower(),
+        binding.host,
+        binding.resource_pattern_type.name.lower(),
+    )
+
+
+def _acl_arguments(acl: Acl) -> tuple[Any, ...]:
+    return (
+        ResourceType[acl.resource.upper()],
+        acl.name,
+        ResourcePatternType[acl.pattern.upper()],
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation.upper()],
+        AclPermissionType[acl.permission.upper()],
+    )
+
+
 # What no waiting mends. All else (elections, restarts, loading coordinators, full queues) passes by itself.
 _LASTING = {
     KafkaError.INVALID_CONFIG,
@@ -85,7 +177,9 @@ _LASTING = {
 
 def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
-    said = f"cluster {alias}: {what}: {error.str()}"
+    # A controller that refuses says so with the whole Java request: the code's own words are enough.
+    words = KafkaError(error.code()).str() if "Request(" in error.str() else error.str()
+    said = f"cluster {alias}: {what}: {words}"
     if any(fault in error.str() for fault in _RECORD_FAULTS):
         return RecordRefused(said, "the records are sent one by one to find it; on_undeliverable decides")
     if error.code() in _ACCESS:
@@ -248,13 +342,26 @@ class Cluster:
             consumer.close()
 
     def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
-        topic = NewTopic(name, partitions, replication_factor, config=dict(config))
-        future = self.admin.create_topics([topic], request_timeout=self.timeout_seconds)[name]
-        self._made(f"create topic {name}", future)
+        self.create_topics([NewTopicSpec(name, partitions, replication_factor, config)])
+
+    def create_topics(self, topics: Iterable[NewTopicSpec]) -> None:
+        """All in one request: hundreds take a second. One that is there already is well."""
+        new = [NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.config)) for t in topics]
+        if new:
+            for name, future in self.admin.create_topics(new, request_timeout=self.timeout_seconds).items():
+                self._made(f"create topic {name}", future)
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        future = self.admin.create_partitions([NewPartitions(name, partitions)])[name]
-        self._made(f"grow topic {name} to {partitions} partitions", future)
+        self.grow_topics({name: partitions})
+
+    def grow_topics(self, partitions: Mapping[str, int]) -> None:
+        new = [NewPartitions(name, count) for name, count in partitions.items()]
+        for name, future in (self.admin.create_partitions(new) if new else {}).items():
+            self._made(f"grow topic {name} to {partitions[name]} partitions", future)
+
+    def delete_topic(self, name: str) -> None:
+        future = self.admin.delete_topics([name], request_timeout=self.timeout_seconds)[name]
+        self._ask(f"delete topic {name}", future.result)
 
     def _made(self, what: str, future: Any) -> None:
         try:
@@ -263,16 +370,73 @@ class Cluster:
             if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(raised.args[0], self.alias, what) from raised
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Each topic's configuration entries by name."""
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, TopicSetting]]:
+        """Each topic's configuration by key; a topic that is gone meanwhile is left out."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(set(topics))]
         if not resources:
             return {}
         futures = self.admin.describe_configs(resources, request_timeout=self.timeout_seconds)
-        return {
-            resource.name: self._ask(f"configuration of {resource.name}", future.result)
-            for resource, future in futures.items()
-        }
+        found: dict[str, dict[str, TopicSetting]] = {}
+        for resource, future in futures.items():
+            with contextlib.suppress(TopicMissing):
+                entries = self._ask(f"configuration of {resource.name}", future.result)
+                found[resource.name] = {key: _topic_setting(entry) for key, entry in entries.items()}
+        return found
+
+    def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, MirrorlakeError]:
+        """Set these keys, take back those that are None, leave all others. What failed comes back, by topic."""
+        resources = [
+            ConfigResource(ConfigResource.Type.TOPIC, t, incremental_configs=_ops(c)) for t, c in changes.items()
+        ]
+        if not resources:
+            return {}
+        futures = self.admin.incremental_alter_configs(resources, request_timeout=self.timeout_seconds)
+        return self._failures("configuration of topic {}", {resource.name: f for resource, f in futures.items()})
+
+    def acls(self) -> list[Acl] | None:
+        """All ACLs of topics and groups; None where the cluster has no authorizer."""
+        found: list[Acl] = []
+        for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+            asked = AclBindingFilter(
+                kind, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+            )
+            future = self.admin.describe_acls(asked, request_timeout=self.timeout_seconds)
+            try:
+                found += [_acl(binding) for binding in future.result()]
+            except KafkaException as raised:
+                if raised.args[0].code() == KafkaError.SECURITY_DISABLED:
+                    return None
+                raise translate(self._cause(raised.args[0]), self.alias, "read ACLs") from raised
+        return sorted(found)
+
+    def create_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
+        """What failed comes back, by ACL."""
+        bindings = {AclBinding(*_acl_arguments(acl)): acl for acl in acls}
+        if not bindings:
+            return {}
+        futures = self.admin.create_acls(list(bindings), request_timeout=self.timeout_seconds)
+        return self._failures("give the ACL {}", {bindings[binding]: future for binding, future in futures.items()})
+
+    def delete_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
+        filters = {AclBindingFilter(*_acl_arguments(acl)): acl for acl in acls}
+        if not filters:
+            return {}
+        futures = self.admin.delete_acls(list(filters), request_timeout=self.timeout_seconds)
+        return self._failures("take away the ACL {}", {filters[asked]: future for asked, future in futures.items()})
+
+    def _failures(self, what: str, futures: Mapping[_T, Any]) -> dict[_T, MirrorlakeError]:
+        failed: dict[_T, MirrorlakeError] = {}
+        for subject, future in futures.items():
+            try:
+                self._ask(what.format(subject), future.result)
+            except MirrorlakeError as fault:
+                failed[subject] = fault
+        return failed
+
+
+def _ops(changes: Mapping[str, str | None]) -> list[ConfigEntry]:
+    kinds = {True: AlterConfigOpType.DELETE, False: AlterConfigOpType.SET}
+    return [ConfigEntry(key, value, incremental_operation=kinds[value is None]) for key, value in changes.items()]
 
 
 def _uuid_text(topic_id: Any) -> str:

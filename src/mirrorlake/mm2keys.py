@@ -39,10 +39,7 @@ def _unsupported(text: str) -> Known:
 # --- every key of MM2 -------------------------------------------------------------------------------------
 
 LEDGER = "the ledger knows every position; no internal topic is made"
-NOT_YET_CONFIGS = "not yet: topics are made with the target's default settings; set them by hand"
-NOT_YET_ACLS = "not yet: ACLs are not copied; make those that consumers need on the target"
 NOT_YET_GROUPS = "not yet: consumer groups are not translated or synced; ops.ledger holds the exact offsets"
-NOT_YET_HEARTBEATS = "not yet: no heartbeats are written; `mirrorlake lag` and `status` say what lives"
 NO_CONNECT = "there are no Connect workers"
 BYTES = "records are copied byte for byte"
 STOPPED_FOR = "refused: a class cannot run here"
@@ -80,24 +77,26 @@ KEYS: Mapping[str, Known] = {
     "topics.exclude": _taken("exclude of the flow or target; MM2's internal topics are always left out"),
     "topics.blacklist": _taken("exclude, as topics.exclude, its newer name"),
     "topic.filter.class": _taken("nothing, where it is DefaultTopicFilter; another class is refused"),
-    "config.properties.exclude": _unsupported(NOT_YET_CONFIGS),
-    "config.properties.blacklist": _unsupported(NOT_YET_CONFIGS),
-    "use.defaults.from": _unsupported(NOT_YET_CONFIGS),
-    "use.incremental.alter.configs": _unsupported(NOT_YET_CONFIGS),
-    "config.property.filter.class": _unsupported(NOT_YET_CONFIGS),
+    "config.properties.exclude": _taken("configs.exclude of the target"),
+    "config.properties.blacklist": _taken("configs.exclude, as config.properties.exclude, its newer name"),
+    "use.defaults.from": _taken("configs.use_defaults_from of the target"),
+    "use.incremental.alter.configs": _not_needed("only differences are written, always"),
+    "config.property.filter.class": _taken(
+        "nothing, where it is DefaultConfigPropertyFilter; another class is refused"
+    ),
     "consumer.poll.timeout.ms": _not_needed("Spark reads by offset ranges"),
     "replication.factor": _taken("replication_factor of the target; the broker's default where absent, not 2"),
     "refresh.topics.enabled": _not_needed("new topics are always looked for"),
     "refresh.topics.interval.seconds": _taken("runner.refresh_topics_seconds; of several the shortest"),
-    "sync.topic.configs.enabled": _unsupported(NOT_YET_CONFIGS),
-    "sync.topic.configs.interval.seconds": _unsupported(NOT_YET_CONFIGS),
-    "sync.topic.acls.enabled": _unsupported(NOT_YET_ACLS),
-    "sync.topic.acls.interval.seconds": _unsupported(NOT_YET_ACLS),
+    "sync.topic.configs.enabled": _taken("configs.enabled of the target"),
+    "sync.topic.configs.interval.seconds": _taken("configs.every_seconds of the target; 60 where absent, not 600"),
+    "sync.topic.acls.enabled": _taken("acls.enabled of the target"),
+    "sync.topic.acls.interval.seconds": _taken("acls.every_seconds of the target; 60 where absent, not 600"),
     "offset.lag.max": _not_needed("offsets are mapped one by one, exactly"),
     "emit.offset-syncs.enabled": _not_needed(LEDGER),
     "offset-syncs.topic.replication.factor": _not_needed(LEDGER),
     "offset-syncs.topic.location": _not_needed(LEDGER),
-    "heartbeats.replication.enabled": _unsupported(NOT_YET_HEARTBEATS),
+    "heartbeats.replication.enabled": _not_needed("heartbeats are relayed where they are emitted"),
     "add.source.alias.to.metrics": _not_needed("lag and throughput are in tables"),
     "task.assigned.partitions": _not_needed("MM2 sets it by itself"),
     "task.assigned.groups": _not_needed("MM2 sets it by itself"),
@@ -115,9 +114,11 @@ KEYS: Mapping[str, Known] = {
     "sync.group.offsets.interval.seconds": _unsupported(NOT_YET_GROUPS),
     "checkpoints.topic.replication.factor": _not_needed(LEDGER),
     # MirrorHeartbeatConnector.
-    "emit.heartbeats.enabled": _unsupported(NOT_YET_HEARTBEATS),
-    "emit.heartbeats.interval.seconds": _unsupported(NOT_YET_HEARTBEATS),
-    "heartbeats.topic.replication.factor": _not_needed("no heartbeats topic is made"),
+    "emit.heartbeats.enabled": _taken("heartbeats.enabled of the flow; true where absent, as in MM2"),
+    "emit.heartbeats.interval.seconds": _taken("heartbeats.every_seconds of the flow; 10 where absent, not 1"),
+    "heartbeats.topic.replication.factor": _taken(
+        "heartbeats.replication_factor; the broker's default where absent, not 3"
+    ),
     # The dedicated driver and its workers.
     "clusters": _taken("clusters"),
     "dedicated.mode.enable.internal.rest": _not_needed("one runner holds a flow; there is no REST between nodes"),

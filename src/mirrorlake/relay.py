@@ -39,14 +39,8 @@ from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
 from mirrorlake.streams import StreamId, claim, current, next_generation
 from mirrorlake.tables import BronzeFiles, bronze_properties
-from mirrorlake.topics import (
-    RelaySpec,
-    apply_plan,
-    plan_topics,
-    require_topics,
-    spec_topics,
-    target_names,
-)
+from mirrorlake.targets import Looker, make_topics, make_wish, plan_target
+from mirrorlake.topics import RelaySpec, require_topics, spec_topics
 from mirrorlake.world import World, cores, now
 
 
@@ -127,13 +121,11 @@ class Relay:
 
     def ensure_targets(self, target: Target) -> dict[str, TopicInfo]:
         """Make and grow the target's topics; source topic -> target topic."""
-        cluster, config = self.world.clusters[target.cluster], self.world.config
-        names = target_names(config, self.flow, target, self._topics)
-        can_create = limits(config.clusters[target.cluster]).can_create_topics
-        plan = plan_topics(target, names, self._topics, cluster.describe(names.values()), can_create)
-        apply_plan(cluster, target, plan)
-        infos = cluster.describe(names.values())
-        return {topic: infos[name] for topic, name in names.items() if name in infos}
+        cluster = self.world.clusters[target.cluster]
+        wish = make_wish(self.world.config, self.flow, target, self._topics)
+        make_topics(cluster, target, plan_target(wish, Looker(self.source, cluster, wish)(self._topics)))
+        infos = cluster.describe(wish.names.values())
+        return {topic: infos[name] for topic, name in wish.names.items() if name in infos}
 
     def refresh(self) -> None:
         """Look again for topics and partitions; targets grow before records go to them."""
@@ -279,7 +271,8 @@ class Relay:
             partial(record_limit, world.config, world.clusters[target.cluster]),
             lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
             self.stopped_cleanly,
-            target.existing_records,
+            # A monitor wants the newest beat: those of another replicator before us do no harm.
+            "append" if self.spec.heartbeats and self.flow.provenance else target.existing_records,
             self._latest,
             self.flow.fanout.max_bytes_per_round,
             target.rate_limit_records_per_second,
@@ -443,7 +436,7 @@ def record_limit(config: Config, cluster: Cluster, topic: str) -> int:
     """The service's limit, or what the topic's configuration says where we may read it."""
     service = limits(config.clusters[cluster.alias]).max_record_bytes
     try:
-        configured = int(cluster.topic_configs([topic])[topic]["max.message.bytes"].value)
+        configured = int(cluster.topic_configs([topic])[topic]["max.message.bytes"].value or DEFAULT_MAX_RECORD_BYTES)
     except (AccessRefused, KeyError):
         configured = DEFAULT_MAX_RECORD_BYTES
     return min(service, configured) if service else configured

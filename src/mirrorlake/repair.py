@@ -26,7 +26,7 @@ from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.records import LEDGER, SourcePartition, TopicPartition, spans
 from mirrorlake.relay import make_errand, record_limit
 from mirrorlake.tables import Tables
-from mirrorlake.topics import apply_plan, plan_topics
+from mirrorlake.targets import Looker, Wish, make_topics, plan_target
 from mirrorlake.world import now, reach, storage_root
 
 DEAD_LETTER = "dead letter"
@@ -204,9 +204,8 @@ def _apply(
 
 def _ensure_topics(config: Config, plan: RepairPlan, target: Target, source: Cluster, cluster: Cluster) -> None:
     names = {refill.source.topic: refill.target.topic for refill in plan.refills}
-    topics, existing = source.describe(names), cluster.describe(names.values())
-    may = limits(config.clusters[target.cluster]).can_create_topics
-    apply_plan(cluster, target, plan_topics(target, names, topics, existing, may))
+    wish = Wish(target, limits(config.clusters[target.cluster]), source.alias, names)
+    make_topics(cluster, target, plan_target(wish, Looker(source, cluster, wish)(source.describe(names))))
 
 
 def _baseline(errand: Errand, refill: Refill, cluster: Cluster) -> Entry:

@@ -34,6 +34,7 @@ from mirrorlake.ledger import LedgerWriter
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
 from mirrorlake.topics import relay_specs
+from mirrorlake.upkeep import Every, Upkeep
 from mirrorlake.world import (
     Say,
     World,
@@ -144,11 +145,15 @@ class Run:
         ledger = LedgerWriter(world.tables, world.ops("ledger"), self.config.runner.ledger_commit_seconds)
         relays: list[Relay] = []
         reason = ""
+        keepers = [Upkeep(world, flow, target, self.say) for flow in flows for target in flow.targets]
         try:
+            for keeper in keepers:
+                keeper.beat()
             for flow in flows:
                 relays += self._make_relays(world, flow, leases[flow.name], ledger)
             for relay in relays:
                 self._start(relay)
+            self._keep_up(keepers)
             self._drain(relays) if self.once else self._control(world, relays)
             self._raise_dead(relays)
         except BaseException as fault:
@@ -191,6 +196,27 @@ class Run:
         relay.start_ingest()
         if not self.once:
             relay.start_fan_outs()
+
+    # --- upkeep ---
+
+    def _keep_up(self, keepers: Sequence[Upkeep]) -> None:
+        """Once, or for as long as we run, each in a thread of its own: a target that is away holds back nobody."""
+        for keeper in keepers:
+            if self.once:
+                self._tolerantly(keeper.tend)
+            else:
+                threading.Thread(target=self._tend_for_long, args=(keeper,), daemon=True).start()
+
+    def _tend_for_long(self, keeper: Upkeep) -> None:
+        told = ""
+        while not self.stopping.wait(0.5):
+            try:
+                keeper.tend()
+            except MirrorlakeError as fault:
+                # Copying goes on: what is not in step yet is tried again, and said when it changes.
+                if fault.what != told:
+                    self.say(f"waiting: {fault.what}")
+                told = fault.what
 
     # --- once ---
 
@@ -387,17 +413,3 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
         return Snapshot(flow, table, target, 0, 0, why)
     waiting = f"stopped: {_explained(relay, target).what}" if target in relay.dead else fan_out.progress.waiting
     return Snapshot(flow, table, target, fan_out.progress.records, fan_out.behind(), waiting)
-
-
-class Every:
-    """True once in a while."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._next = time.monotonic()
-
-    def due(self) -> bool:
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + self._seconds
-        return True

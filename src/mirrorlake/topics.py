@@ -1,17 +1,20 @@
-"""Which topics a flow takes, which bronze table each goes to, and what its targets must have."""
+"""Which topics a flow takes, which bronze table each goes to, and what it is called on a target."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
+from mirrorlake import heartbeats
 from mirrorlake.config import Config, Flow, Target
-from mirrorlake.errors import TopicMissing, UsageFault
-from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.errors import TopicMissing
+from mirrorlake.kafka import TopicInfo
 from mirrorlake.names import (
     MAX_TOPIC_CHARACTERS,
     NamingPolicy,
+    PrefixedNames,
     escape_alias,
     is_cycle,
     is_legal_topic,
@@ -49,6 +52,7 @@ class RelaySpec:
     table: str
     topics: tuple[str, ...] = ()
     java_pattern: str | None = None
+    heartbeats: bool = False
 
     def describe(self) -> str:
         return ", ".join(self.topics) if self.topics else f"topics like {self.java_pattern}"
@@ -56,18 +60,41 @@ class RelaySpec:
 
 def relay_specs(config: Config, flow: Flow, known_topics: Iterable[str] = ()) -> list[RelaySpec]:
     """The flow's bronze tables. `known_topics` matter only where a template gives matched topics a table each."""
+    if not flow.heartbeats.enabled:
+        return _data_specs(config, flow, known_topics)
+    beats = _heartbeats(config, flow)
+    table = f"{_schema(config, flow)}.{escape_alias(flow.name)}__heartbeats"
+    others = flow.model_copy(
+        update={
+            "topics": [topic for topic in flow.topics if not re.fullmatch(beats, topic)],
+            "exclude": [*flow.exclude, beats],
+        }
+    )
+    # A table of their own: their commits, every few seconds, are no concern of the data's readers.
+    return [*_data_specs(config, others, known_topics), RelaySpec(flow.name, table, (), f"^{beats}$", True)]
+
+
+def _heartbeats(config: Config, flow: Flow) -> str:
+    return heartbeats.family(config.clusters, (target.separator for target in flow.targets))
+
+
+def _schema(config: Config, flow: Flow) -> str:
+    return (flow.bronze or config.storage.bronze).partition(".")[0]
+
+
+def _data_specs(config: Config, flow: Flow, known_topics: Iterable[str]) -> list[RelaySpec]:
     template = flow.bronze or config.storage.bronze
     if "{topic}" not in template:
         table = template.format(source=escape_alias(flow.source), flow=escape_alias(flow.name))
-        return [_shared(flow, table, flow.topics)]
+        return [_shared(flow, table, flow.topics)] if flow.topics or flow.patterns else []
     specs = [RelaySpec(flow.name, _table(template, flow, topic), (topic,)) for topic in flow.topics]
     if not flow.patterns:
         return specs
     if flow.bronze or "bronze" in config.storage.model_fields_set:
         matched = sorted(t for t in known_topics if takes(flow, t) and t not in flow.topics)
         return specs + [RelaySpec(flow.name, _table(template, flow, topic), (topic,)) for topic in matched]
-    schema = template.partition(".")[0]
-    return [*specs, _shared(flow, f"{schema}.{escape_alias(flow.name)}", (), left_out=flow.topics)]
+    table = f"{_schema(config, flow)}.{escape_alias(flow.name)}"
+    return [*specs, _shared(flow, table, (), left_out=flow.topics)]
 
 
 def _table(template: str, flow: Flow, topic: str) -> str:
@@ -101,6 +128,15 @@ def spec_topics(spec: RelaySpec, topics: Iterable[str]) -> list[str]:
     return [topic for topic in topics if re.fullmatch(spec.java_pattern, topic)]
 
 
+def flow_topics(config: Config, flow: Flow, known_topics: Iterable[str]) -> list[str]:
+    """The topics among those known that the flow relays."""
+    known = list(known_topics)
+    specs = relay_specs(config, flow, known)
+    named = {topic for spec in specs for topic in spec.topics}
+    families = [spec for spec in specs if spec.java_pattern]
+    return [topic for topic in known if topic in named or any(spec_topics(spec, [topic]) for spec in families)]
+
+
 def require_topics(spec: RelaySpec, alias: str, existing: Mapping[str, TopicInfo]) -> None:
     missing = [topic for topic in spec.topics if topic not in existing]
     if missing:
@@ -110,73 +146,42 @@ def require_topics(spec: RelaySpec, alias: str, existing: Mapping[str, TopicInfo
         )
 
 
-# --- what a target must have ---
-
-
-@dataclass(frozen=True)
-class TopicPlan:
-    """What a target needs before records can go to it."""
-
-    target: str
-    creates: Mapping[str, int] = field(default_factory=dict)
-    grows: Mapping[str, int] = field(default_factory=dict)
-    refusals: Mapping[str, str] = field(default_factory=dict)
+# --- names on the target ---
 
 
 def policy_of(target: Target) -> NamingPolicy:
     return naming_policy(target.naming, target.separator)
 
 
-def target_names(config: Config, flow: Flow, target: Target, topics: Iterable[str]) -> dict[str, str]:
-    """Source topic -> target topic, without those that would loop; refuses names that collide or are illegal."""
-    policy, aliases = policy_of(target), frozenset(config.clusters)
-    names = {
-        topic: policy.target_topic(flow.source, topic)
-        for topic in topics
-        if target_takes(target, topic) and not is_cycle(policy, topic, target.cluster, aliases)
-    }
-    _refuse_bad_names(flow, target, names)
-    return names
+def prefix_renamer(target: Target, source: str) -> Callable[[str], str] | None:
+    """What becomes of the beginning of a name; None where only the policy's author can tell."""
+    if target.naming not in ("default", "identity"):
+        return None
+    return partial(policy_of(target).target_topic, source)
 
 
-def _refuse_bad_names(flow: Flow, target: Target, names: Mapping[str, str]) -> None:
+def fit_names(
+    config: Config, flow: Flow, target: Target, topics: Iterable[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Source topic -> target topic, and source topic -> why it cannot have the name it should have."""
+    aliases, beats = frozenset(config.clusters), _heartbeats(config, flow) if flow.heartbeats.enabled else ""
+    names: dict[str, str] = {}
+    refused: dict[str, str] = {}
     seen: dict[str, str] = {}
-    for topic, name in names.items():
-        where = f"flow {flow.name}, target {target.cluster}: topic {topic} would be {name}"
-        if not is_legal_topic(name):
-            raise UsageFault(
-                f"{where}, which Kafka does not allow ({len(name)} of {MAX_TOPIC_CHARACTERS} characters)",
-                "choose another naming or separator, or exclude the topic",
-            )
-        if name in seen:
-            raise UsageFault(f"{where}, as {seen[name]} already is", "choose another naming policy")
-        seen[name] = topic
+    for topic in topics:
+        beat = bool(beats and re.fullmatch(beats, topic))
+        # Heartbeats name their source in any case, as in MM2: that is what they are for.
+        policy = PrefixedNames(target.separator) if beat else policy_of(target)
+        if (beat or target_takes(target, topic)) and not is_cycle(policy, topic, target.cluster, aliases):
+            name = policy.target_topic(flow.source, topic)
+            reason = _bad_name(name, seen)
+            (refused if reason else names)[topic] = reason or name
+            seen.setdefault(name, topic)
+    return names, refused
 
 
-def plan_topics(
-    target: Target,
-    names: Mapping[str, str],
-    source: Mapping[str, TopicInfo],
-    existing: Mapping[str, TopicInfo],
-    can_create: bool,
-) -> TopicPlan:
-    """The difference between what the target has and what it needs. Changes nothing."""
-    wanted = {name: source[topic].partitions for topic, name in names.items() if topic in source}
-    missing = {name: count for name, count in wanted.items() if name not in existing}
-    short = {name: count for name, count in wanted.items() if name in existing and existing[name].partitions < count}
-    may = target.create_topics and can_create
-    why = "may not be made here (create_topics, or the kind of cluster)"
-    refusals = {} if may else {name: f"needs {count} partitions and {why}" for name, count in (missing | short).items()}
-    return TopicPlan(target.cluster, missing if may else {}, short if may else {}, refusals)
-
-
-def apply_plan(cluster: Cluster, target: Target, plan: TopicPlan) -> None:
-    for name, reason in plan.refusals.items():
-        raise TopicMissing(
-            f"cluster {plan.target}: topic {name} {reason}",
-            f"create it: kafka-topics --create --topic {name} …; `mirrorlake plan` lists all that is missing",
-        )
-    for name, partitions in plan.creates.items():
-        cluster.create_topic(name, partitions, target.replication_factor, {})
-    for name, partitions in plan.grows.items():
-        cluster.grow_topic(name, partitions)
+def _bad_name(name: str, seen: Mapping[str, str]) -> str:
+    if not is_legal_topic(name):
+        size = f"{len(name)} of {MAX_TOPIC_CHARACTERS} characters"
+        return f"would be {name}, which Kafka does not allow ({size})"
+    return f"would be {name}, as {seen[name]} already is" if name in seen else ""

@@ -26,11 +26,14 @@ def test_the_plan_is_what_run_does_and_then_nothing_is_left(
     records.send("source", topic, records.numbered(4, 2))
     flow = make_flow([topic])
     table = f"bronze.source__{topic.replace('-', '__h')}"
-    wanted = {"target": "target", "creates": {f"source.{topic}": 2}, "grows": {}, "refusals": {}}
+    nothing = {
+        "target": "target", "creates": {}, "grows": {}, "alters": {}, "acls": {"give": [], "take": []},
+        "refusals": {}, "declined": {},
+    }  # fmt: skip
+    wanted = {**nothing, "creates": {f"source.{topic}": 2}}
     assert plan_of(flow) == {"flow": "flow", "tables": [table], "targets": [wanted]}
     assert not records.cluster("target").describe([f"source.{topic}"]), "a plan changes nothing"
     flow.run_once()
-    nothing = {"target": "target", "creates": {}, "grows": {}, "refusals": {}}
     assert plan_of(flow) == {"flow": "flow", "tables": [], "targets": [nothing]}
     records.cluster("source").grow_topic(topic, 4)
     assert plan_of(flow)["targets"] == [{**nothing, "grows": {f"source.{topic}": 4}}]

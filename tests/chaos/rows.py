@@ -862,7 +862,7 @@ def _oversize(stage: Stage, policy: str) -> Flow:
     stage.records.create("shaky", f"source.{topic}", 1, max_message_bytes="20000")
     stage.send(topic, bulk(1, 50_000, 1))
     stage.send(topic, stage.records.numbered(10, 1, 10))
-    return stage.flow(topic, on_undeliverable=policy)
+    return stage.flow(topic, on_undeliverable=policy, target={"configs": {"enabled": False}})
 
 
 @row(
@@ -958,7 +958,7 @@ def _future(stage: Stage, policy: str) -> Flow:
     stage.records.create("shaky", f"source.{topic}", 1, message_timestamp_after_max_ms="3600000")
     stage.send(topic, [Record(b"future", timestamp_ms=int(time.time() * 1000) + 86_400_000)])
     stage.send(topic, stage.records.numbered(10, 1, 10))
-    return stage.flow(topic, on_undeliverable=policy)
+    return stage.flow(topic, on_undeliverable=policy, target={"configs": {"enabled": False}})
 
 
 @row(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake import mm2
-from mirrorlake.config import Config
+from mirrorlake.config import MM2_CONFIG_EXCLUDES, Config, ConfigSync, Heartbeats
 from mirrorlake.errors import ConfigFault
 from mirrorlake.files import build
 from mirrorlake.mm2 import Draft, parse_jaas, plain_name
@@ -482,6 +482,48 @@ def test_all_faults_come_at_once() -> None:
 def test_our_own_naming_replaces_a_foreign_policy() -> None:
     made = config("replication.policy.class=com.example.Mine\nmirrorlake.naming=python:pkg.mod:Mine\n")
     assert made.flows["A"].targets[0].naming == "python:pkg.mod:Mine"
+
+
+# --- configurations, ACLs, heartbeats ---
+
+
+def test_what_mm2_does_beside_copying_is_on_where_the_file_is_silent() -> None:
+    flow = config("").flows["A"]
+    (target,) = flow.targets
+    assert (flow.heartbeats.enabled, target.configs.enabled, target.acls.enabled) == (True, True, True)
+    assert target.configs.exclude == list(MM2_CONFIG_EXCLUDES)
+
+
+def test_what_mm2_does_beside_copying_is_taken_by_its_own_keys() -> None:
+    flow = config(
+        "sync.topic.configs.enabled=false\nA->B.sync.topic.configs.interval.seconds=5\n"
+        "config.properties.exclude=segment\\\\..*, flush\\\\.ms\nuse.defaults.from=source\n"
+        "sync.topic.acls.enabled=false\nsync.topic.acls.interval.seconds=7\n"
+        "emit.heartbeats.enabled=false\nemit.heartbeats.interval.seconds=3\nheartbeats.topic.replication.factor=1\n"
+    ).flows["A"]
+    (target,) = flow.targets
+    assert target.configs == ConfigSync(
+        enabled=False, every_seconds=5, exclude=[r"segment\..*", r"flush\.ms"], use_defaults_from="source"
+    )
+    assert (target.acls.enabled, target.acls.every_seconds) == (False, 7)
+    assert flow.heartbeats == Heartbeats(enabled=False, every_seconds=3, replication_factor=1)
+
+
+def test_the_older_name_of_excluded_keys_is_taken_too() -> None:
+    assert config("config.properties.blacklist=a\n").flows["A"].targets[0].configs.exclude == ["a"]
+
+
+@pytest.mark.parametrize(
+    "line", ["use.defaults.from=both", "sync.topic.configs.interval.seconds=soon", "sync.topic.acls.enabled=maybe"]
+)
+def test_a_value_that_cannot_be_is_refused_at_its_line(line: str) -> None:
+    with pytest.raises(ConfigFault, match=line.partition("=")[0]):
+        config(line + "\n")
+
+
+def test_a_filter_of_ones_own_is_refused() -> None:
+    with pytest.raises(ConfigFault, match=r"config\.property\.filter\.class"):
+        config("config.property.filter.class=com.example.Mine\n")
 
 
 # --- our own words ---

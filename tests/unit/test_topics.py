@@ -1,4 +1,4 @@
-"""Which topics a flow takes, where they go, and what a target must have."""
+"""Which topics a flow takes, where they go, and what they are called there."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mirrorlake.config import Cluster, Config, Flow, Target
-from mirrorlake.errors import TopicMissing, UsageFault
+from mirrorlake.errors import TopicMissing
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.topics import (
-    TopicPlan,
-    apply_plan,
+    fit_names,
+    flow_topics,
     matches_any,
-    plan_topics,
     relay_specs,
     require_topics,
     spec_topics,
     takes,
-    target_names,
     target_takes,
 )
 
@@ -168,9 +166,15 @@ def test_a_named_topic_that_is_not_there_is_said_so() -> None:
 # --- names on the target ---
 
 
-def names(listed: list[str], **fields: Any) -> dict[str, str]:
+def fitted(listed: list[str], **fields: Any) -> tuple[dict[str, str], dict[str, str]]:
     made = flow(patterns=[".*"], targets=[target(**fields)])
-    return target_names(config(made), made, made.targets[0], listed)
+    return fit_names(config(made), made, made.targets[0], listed)
+
+
+def names(listed: list[str], **fields: Any) -> dict[str, str]:
+    found, refused = fitted(listed, **fields)
+    assert not refused
+    return found
 
 
 def test_topics_are_prefixed_and_those_that_would_loop_are_left_out() -> None:
@@ -190,8 +194,9 @@ def test_a_target_that_narrows_gets_only_its_part() -> None:
 
 
 def test_a_name_that_is_too_long_for_kafka_is_refused() -> None:
-    with pytest.raises(UsageFault, match="252 of 249"):
-        names(["a" * 248])
+    found, refused = fitted(["a" * 248, "b"])
+    assert found == {"b": "src.b"}
+    assert "252 of 249" in refused["a" * 248]
 
 
 class Everything:
@@ -208,47 +213,53 @@ class Everything:
 
 
 def test_two_topics_of_one_name_are_refused() -> None:
-    with pytest.raises(UsageFault, match="topic b would be all, as a already is"):
-        names(["a", "b"], naming=f"python:{__name__}:Everything")
+    found, refused = fitted(["a", "b"], naming=f"python:{__name__}:Everything")
+    assert (found, refused) == ({"a": "all"}, {"b": "would be all, as a already is"})
 
 
-# --- what a target must have ---
+# --- heartbeats ---
 
-WANTED = {"a": "src.a", "b": "src.b", "c": "src.c"}
-SOURCES = {"a": info("a", 3), "b": info("b", 3), "c": info("c", 3)}
-EXISTING = {"src.b": info("src.b", 2), "src.c": info("src.c", 6)}
-
-
-def test_missing_topics_are_made_short_ones_grow_and_larger_ones_stay() -> None:
-    plan = plan_topics(target(), WANTED, SOURCES, EXISTING, can_create=True)
-    assert plan == TopicPlan("dr", {"src.a": 3}, {"src.b": 3}, {})
+BEATING = {"heartbeats": {"enabled": True}}
+BEATS = ["heartbeats", "dr.heartbeats", "hubs.heartbeats", "hubs.dr.heartbeats"]
 
 
-@pytest.mark.parametrize(("create_topics", "can_create"), [(False, True), (True, False)])
-def test_where_nothing_may_be_made_it_is_listed(create_topics: bool, can_create: bool) -> None:
-    plan = plan_topics(target(create_topics=create_topics), WANTED, SOURCES, EXISTING, can_create)
-    assert (plan.creates, plan.grows, set(plan.refusals)) == ({}, {}, {"src.a", "src.b"})
-    with pytest.raises(TopicMissing, match=r"topic src\.[ab] needs 3 partitions"):
-        apply_plan(NotedCluster(), target(), plan)  # type: ignore[arg-type]
+def test_heartbeats_have_a_table_of_their_own_whatever_else_a_flow_takes() -> None:
+    made = flow(topics=["orders", "heartbeats"], patterns=[".*"], **BEATING)
+    known = [*BEATS, "orders", "clicks", "user.heartbeats"]
+    found = {spec.table: spec_topics(spec, known) for spec in relay_specs(config(made), made)}
+    assert found == {
+        "bronze.src__orders": ["orders"],
+        "bronze.f": ["clicks", "user.heartbeats"],
+        "bronze.f__heartbeats": BEATS,
+    }
+    assert flow_topics(config(made), made, known) == known
 
 
-def test_a_source_topic_that_is_gone_needs_nothing() -> None:
-    assert plan_topics(target(), WANTED, {}, {}, True) == TopicPlan("dr", {}, {}, {})
+def test_heartbeats_are_data_like_any_other_where_they_are_not_asked_for() -> None:
+    made = flow(patterns=["heart.*"])
+    assert [spec.table for spec in relay_specs(config(made), made)] == ["bronze.f"]
+    assert flow_topics(config(made), made, BEATS) == ["heartbeats"]
 
 
-class NotedCluster:
-    def __init__(self) -> None:
-        self.done: list[tuple[Any, ...]] = []
-
-    def create_topic(self, *asked: Any) -> None:
-        self.done.append(("create", *asked[:3]))
-
-    def grow_topic(self, *asked: Any) -> None:
-        self.done.append(("grow", *asked))
+@pytest.mark.parametrize("naming", ["default", "identity"])
+def test_heartbeats_name_their_source_and_do_not_go_back(naming: str) -> None:
+    made = flow(topics=["orders"], targets=[target(naming=naming, topics=["orders"])], **BEATING)
+    found, refused = fit_names(config(made), made, made.targets[0], BEATS)
+    assert (found, refused) == ({"heartbeats": "src.heartbeats", "hubs.heartbeats": "src.hubs.heartbeats"}, {})
 
 
-def test_a_plan_is_carried_out_as_it_says() -> None:
-    cluster = NotedCluster()
-    plan = TopicPlan("dr", {"src.a": 3}, {"src.b": 4}, {})
-    apply_plan(cluster, target(replication_factor=2), plan)  # type: ignore[arg-type]
-    assert cluster.done == [("create", "src.a", 3, 2), ("grow", "src.b", 4)]
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "mm2-offsets.a.internal", "mm2-configs.a", "mm2-status.a", "mm2-offset-syncs.b.internal", "mm2-offset-syncs.b",
+        "a.checkpoints.internal", "connect-configs", "connect-offsets", "my-connect-cluster-status",
+        "_connect-offsets", "mirrormaker2-cluster-configs", "connect-cluster-offsets", "__consumer_offsets",
+    ],
+)  # fmt: skip
+def test_control_topics_of_mm2_and_connect_are_left_out(topic: str) -> None:
+    assert not takes(flow(patterns=[".*"]), topic)
+
+
+@pytest.mark.parametrize("topic", ["connection-status", "orders-status", "reconnect-offsets-report", "offsets"])
+def test_topics_with_names_alike_are_taken(topic: str) -> None:
+    assert takes(flow(patterns=[".*"]), topic)

@@ -20,13 +20,29 @@ POLICIES = {
     "org.apache.kafka.connect.mirror.IdentityReplicationPolicy": "identity",
     "io.strimzi.kafka.connect.mirror.IdentityReplicationPolicy": "identity",
 }
-TOPIC_FILTERS = {"org.apache.kafka.connect.mirror.DefaultTopicFilter"}
-OTHER_FILTERS = {
-    "org.apache.kafka.connect.mirror.DefaultGroupFilter",
-    "org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter",
+FILTERS = {
+    "topic.filter.class": ("org.apache.kafka.connect.mirror.DefaultTopicFilter", "topics and topics.exclude"),
+    "config.property.filter.class": (
+        "org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter",
+        "config.properties.exclude and use.defaults.from",
+    ),
 }
 FLOW_FIELDS = set(Flow.model_fields) - {"name", "source", "topics", "patterns", "exclude", "targets"}
 TARGET_FIELDS = set(Target.model_fields) - {"cluster", "topics", "patterns", "exclude"}
+# MM2's keys that a target has too: the newest name first, ours, and how the value is written.
+SYNC_KEYS: tuple[tuple[tuple[str, ...], Key, str], ...] = (
+    (("sync.topic.configs.enabled",), ("configs", "enabled"), "flag"),
+    (("sync.topic.configs.interval.seconds",), ("configs", "every_seconds"), "value"),
+    (("config.properties.exclude", "config.properties.blacklist"), ("configs", "exclude"), "list"),
+    (("use.defaults.from",), ("configs", "use_defaults_from"), "value"),
+    (("sync.topic.acls.enabled",), ("acls", "enabled"), "flag"),
+    (("sync.topic.acls.interval.seconds",), ("acls", "every_seconds"), "value"),
+)
+FLOW_KEYS: tuple[tuple[tuple[str, ...], Key, str], ...] = (
+    (("emit.heartbeats.enabled",), ("heartbeats", "enabled"), "flag"),
+    (("emit.heartbeats.interval.seconds",), ("heartbeats", "every_seconds"), "value"),
+    (("heartbeats.topic.replication.factor",), ("heartbeats", "replication_factor"), "value"),
+)
 Values = dict[Key, tuple[Any, Setting]]
 
 
@@ -114,12 +130,20 @@ class PairReader(Reader):
     def _aim(self, pair: Pair) -> None:
         """What is set for the target of a pair."""
         self._naming(pair)
-        self._topic_filter(pair)
+        self._filters(pair)
         if factor := self.of_pair(pair.source, pair.target, "replication.factor"):
             pair.aim["replication_factor",] = (typed(self.plain(factor)), factor)
+        for keys, values in ((SYNC_KEYS, pair.aim), (FLOW_KEYS, pair.flow)):
+            for names, key, kind in keys:
+                if setting := self.of_pair(pair.source, pair.target, *names):
+                    values[key] = (self._written(setting, kind), setting)
         tolerance = self.of_pair(pair.source, pair.target, "errors.tolerance")
         if tolerance and self.plain(tolerance).strip().lower() == "all":
             pair.flow["on_undeliverable",] = ("dead_letter", tolerance)
+
+    def _written(self, setting: Setting, kind: str) -> Any:
+        text = self.plain(setting).strip()
+        return self.flag(setting) if kind == "flag" else listed(text) if kind == "list" else typed(text)
 
     def _naming(self, pair: Pair) -> None:
         policy = self.of_pair(pair.source, pair.target, "replication.policy.class")
@@ -133,12 +157,13 @@ class PairReader(Reader):
         if separator and naming != "identity":
             pair.aim["separator",] = (self.plain(separator), separator)
 
-    def _topic_filter(self, pair: Pair) -> None:
-        chosen = self.of_pair(pair.source, pair.target, "topic.filter.class")
-        if chosen and self.plain(chosen).strip() not in TOPIC_FILTERS:
-            self.fault_once(chosen, "a filter of your own cannot run here: say it with topics and topics.exclude")
-        elif chosen:
-            self.say(chosen, Fate.NOT_NEEDED, "it is what topics and topics.exclude mean anyway")
+    def _filters(self, pair: Pair) -> None:
+        for key, (known, keys) in FILTERS.items():
+            chosen = self.of_pair(pair.source, pair.target, key)
+            if chosen and self.plain(chosen).strip() != known:
+                self.fault_once(chosen, f"a filter of your own cannot run here: say it with {keys}")
+            elif chosen:
+                self.say(chosen, Fate.NOT_NEEDED, f"it is what {keys} mean anyway")
 
     def _consumer(self, pair: Pair) -> None:
         """Where reading begins and what it sees, as MM2 layers the settings of its consumer."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirrorlake.config import MM2_EXCLUDES, first_match
+from mirrorlake.config import CONTROL_EXCLUDES, DEFAULT_EXCLUDES, MM2_EXCLUDES, first_match
 
 NAME_WITH_DOTS = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-INTERNAL = (*MM2_EXCLUDES[:1], r"__.*", r"\..*")
+INTERNAL = (*MM2_EXCLUDES[:1], r"__.*", r"\..*", *CONTROL_EXCLUDES)
 
 
 def listed(text: str) -> list[str]:
@@ -33,7 +33,7 @@ class Choice:
 
 def choose(topics: str, exclude: str | None, separator: str) -> Choice:
     """MM2's two lists of expressions; exclusions win, also over plain names."""
-    excludes = MM2_EXCLUDES if exclude is None else without_repeats([*listed(exclude), *INTERNAL])
+    excludes = DEFAULT_EXCLUDES if exclude is None else without_repeats([*listed(exclude), *INTERNAL])
     if separator not in (".", "-"):
         excludes = without_repeats([*excludes, f".*{re.escape(separator)}internal"])
     names = [(entry, plain_name(entry)) for entry in without_repeats(listed(topics))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorlake.config import MM2_EXCLUDES, Key
+from mirrorlake.config import DEFAULT_EXCLUDES, Key
 from mirrorlake.mm2.connection import Connection
 from mirrorlake.mm2.draft import Draft, Setting
 from mirrorlake.mm2.pairs import Pair, PairReader
@@ -99,11 +99,13 @@ class Translator(PairReader):
             if values:
                 origins = (pair.topic_settings[-1] for pair in pairs if getattr(pair.choice, field_name))
                 put((*here, field_name), list(values), *settings_of(origins))
-        if tuple(common) != MM2_EXCLUDES:
+        if tuple(common) != DEFAULT_EXCLUDES:
             put((*here, "exclude"), common, *settings_of(pair.exclude_setting for pair in pairs))
         self._bronze(name, pairs, bool(patterns))
         for key, (value, setting) in first.flow.items():
             put((*here, *key), value, *settings_of(pair.flow[key][1] for pair in pairs), setting)
+        if ("heartbeats", "enabled") not in first.flow:
+            put((*here, "heartbeats", "enabled"), True)
         for index, pair in enumerate(pairs):
             self._target((*here, "targets", index), pair, Choice(topics, patterns, tuple(common)))
 
