@@ -23,6 +23,7 @@ READING_ORDER = (
     "files",  # any of the three formats, told apart by content
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records
     "heartbeats",  # signs of life, in MM2's format
+    "consumers",  # a cluster's consumer groups, asked for at arm's length
     "topics",  # which topics a flow takes, and what they are called on its targets
     "configsync",  # a topic's configuration as on the source
     "acls",  # ACLs as on the source
@@ -41,11 +42,14 @@ READING_ORDER = (
     "fanout",  # Delta -> Kafka
     "audit",  # source, bronze and targets compared
     "lag",  # how far behind, in SQL
+    "crossing",  # from one cluster to another, along flows and against them
+    "groups",  # consumer groups on both sides, and every decision about them
     "control",  # pause, resume, status
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
     "upkeep",  # configurations and ACLs kept as on the source, heartbeats
     "inspection",  # what storage and clusters say of a flow, without running it
+    "links",  # the ways between clusters, as storage knows them
     "repair",  # what a target misses, sent again from bronze
     "doctor",  # versions, reachability, limits, and the fix for each fault
     "runner",  # runs the chosen flows, from leases to a clean stop

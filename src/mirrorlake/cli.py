@@ -27,7 +27,9 @@ from mirrorlake.config import Config, Flow, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
 from mirrorlake.files import Format, Loaded, load_any, to_yaml
+from mirrorlake.groups import FAILED
 from mirrorlake.lab.commands import app as lab_app
+from mirrorlake.links import Storage
 from mirrorlake.runner import Run, Snapshot
 from mirrorlake.world import connect, open_tables, spark_session, storage_root
 
@@ -448,6 +450,39 @@ def repair_flow(config: Config, flow: Flow, target: str, apply: bool) -> list[re
     if apply:
         return repairing.apply_repairs(config, flow, chosen, clusters, tables)
     return [plan for _, plan in repairing.make_repairs(config, flow, chosen, clusters, tables)]
+
+
+@app.command()
+def groups(
+    config: ConfigFile,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Only this group; may be given several times.")
+    ] = None,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Commit on the target; without this nothing is changed.")
+    ] = False,
+    flow: Flows = None,
+    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Where consumer groups stand on the source, exactly where that is on each target, and what a sync does."""
+    whole = read_config(config, root)
+    check_target(whole, target)
+    # A flow in the other direction is a way too, so the whole configuration is looked at.
+    storage = Storage(whole, open_tables(whole, storage_root(whole)), connect(whole, list(whole.flows.values())))
+    found = []
+    for each in whole.select(flow or []).flows.values():
+        for aim in each.targets:
+            if target in (None, aim.cluster):
+                passage = storage.passage(each, aim)
+                lines = passage.look(group or ())
+                lines = passage.commit(lines) if sync else lines
+                found += [{"flow": each.name, "target": aim.cluster, **line.to_json()} for line in lines]
+    print_rows(found, as_json)
+    if not (as_json or sync) and found:
+        out.print("nothing was changed; --sync writes what `write` stands for")
+    raise typer.Exit(1 if any(line["decision"] == FAILED for line in found) else 0)
 
 
 # --- printing ---

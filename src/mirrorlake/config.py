@@ -52,6 +52,7 @@ MM2_CONFIG_EXCLUDES = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
+MM2_GROUP_EXCLUDES = (r"console-consumer-.*", r"connect-.*", r"__.*")
 
 
 # --- words: strings with a rule ---------------------------------------------------------------------------
@@ -443,6 +444,33 @@ class AclSync(Model):
     """Take away what we gave once the source has taken it away."""
 
 
+class Groups(Model):
+    include: list[Regex] = [".*"]
+    """Consumer groups that fully match one of these."""
+    exclude: list[Regex] = list(MM2_GROUP_EXCLUDES)
+    """Of those, leave out groups that fully match one of these."""
+    checkpoints: bool = True
+    """Write where each group stands on both sides to `ops.group_checkpoints`."""
+    checkpoint_seconds: Interval = 60
+    """How often."""
+    sync: bool = False
+    """Commit the translated offsets on the target, for groups that have no members there."""
+    sync_seconds: Interval = 60
+    """How often; 5 for a tight fail-over."""
+    rewind: bool = False
+    """Follow a group that was set back at the source; otherwise a group never goes back."""
+    mm2_checkpoints: bool | None = None
+    """Write MM2's `<source>.checkpoints.internal` to the target; by default not on Event Hubs, where topics are few."""
+    mm2_offset_syncs: Literal["none", "source", "target"] = "none"
+    """Write MM2's `mm2-offset-syncs.<other>.internal` to one of the clusters."""
+
+    @property
+    def every_seconds(self) -> float:
+        """One pass serves both."""
+        chosen = [self.checkpoint_seconds] * self.checkpoints + [self.sync_seconds] * self.sync
+        return min(chosen, default=float("inf"))
+
+
 class Target(Model):
     cluster: Name
     """Alias of the cluster to write to."""
@@ -470,6 +498,8 @@ class Target(Model):
     """Where a target topic holds records we do not know: stop, append all, or begin at the latest."""
     rate_limit_records_per_second: int | None = Field(default=None, ge=1)
     """Most records per second to this target."""
+    groups: Groups = Groups()
+    """Consumer groups: where they stand on both sides."""
     sole_writer: bool = False
     """Declares that nobody else writes to these topics; needed where provenance is off."""
 

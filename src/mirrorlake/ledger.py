@@ -150,6 +150,8 @@ class LedgerWriter:
         self._clock = clock or (lambda: datetime.now(timezone.utc))
         self._queue: queue.Queue[Sequence[Entry] | threading.Event | None] = queue.Queue()
         self._failure: Exception | None = None
+        self.listeners: list[Callable[[Sequence[Entry]], None]] = []
+        """Told what was committed."""
         self._closed = False
         self._giving = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
@@ -218,6 +220,8 @@ class LedgerWriter:
             hit("ledger-before-commit")
             self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER))
             hit("ledger-after-commit")
+            for listener in self.listeners:
+                listener(entries)
         except Exception as error:
             # Kept for the next caller: a ledger that cannot be written stops the flow.
             self._failure = error

@@ -8,9 +8,10 @@ relay keeps it, that place is the very next record: nothing is skipped and nothi
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 
 from mirrorlake.ledger import BASELINE, REPLAY, SKIP, Entry, in_order
 from mirrorlake.records import Run, SourcePartition, TopicPartition
@@ -127,12 +128,17 @@ class OffsetMaps:
     """The maps of one flow and target; entries may go on coming while it is asked."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._lock = Lock()
         self._drafts: dict[SourcePartition, _Draft] = {}
         self._made: dict[SourcePartition, OffsetMap] = {}
         for entry in in_order(entries):
             self.learn(entry)
 
     def learn(self, entry: Entry) -> None:
+        with self._lock:
+            self._learn(entry)
+
+    def _learn(self, entry: Entry) -> None:
         draft = self._drafts.get(entry.source)
         if entry.kind == REPLAY or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
             return  # A second copy, or one elsewhere: the first is what readers go by.
@@ -149,6 +155,10 @@ class OffsetMaps:
         return draft
 
     def of(self, source: SourcePartition) -> OffsetMap | None:
+        with self._lock:
+            return self._of(source)
+
+    def _of(self, source: SourcePartition) -> OffsetMap | None:
         draft = self._drafts.get(source)
         if draft is None:
             return None
@@ -158,5 +168,7 @@ class OffsetMaps:
             )
         return self._made[source]
 
-    def __iter__(self) -> Iterator[SourcePartition]:
-        return iter(list(self._drafts))
+    def newest(self) -> dict[TopicPartition, SourcePartition]:
+        """The youngest incarnation of each source partition: what can be said while the source is away."""
+        with self._lock:
+            return {TopicPartition(source.topic, source.partition): source for source in self._drafts}

@@ -1,0 +1,150 @@
+"""From one cluster to another: where a reader of a partition here goes on there.
+
+A flow is a way in both directions: along it, from a record to its copy; against it, from a copy to its original. Two
+clusters that relay to each other under the same names have both ways between one pair of topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirrorlake.kafka import TopicInfo
+from mirrorlake.offsets import OffsetMap, OffsetMaps, Stairs
+from mirrorlake.records import Run, SourcePartition, TopicPartition
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one partition here is found there."""
+
+    start: TopicPartition
+    to: TopicPartition
+    stairs: Stairs
+    begin: int
+    """Offsets here before this one were never there."""
+    complete: int | None
+    """Everything before this offset here is there; None where all that is here came from there."""
+    copies: Sequence[Run] = ()
+    """Along the flow: which records there are copies, as runs from here to there."""
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Where a reader goes on there, and how that differs from the very next record."""
+
+    to: TopicPartition
+    offset: int
+    ahead: int = 0
+    """Offsets that it has passed here and whose records are not there yet: it would read them again."""
+    never: int = 0
+    """Offsets that it has not passed here and whose records never went there."""
+
+
+@dataclass
+class Crossing:
+    """All ways from one cluster to another."""
+
+    ways: dict[TopicPartition, list[Way]] = field(default_factory=dict)
+    closed: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that should have a way and have none, and why."""
+
+    def add(self, ways: Iterable[Way], closed: Mapping[TopicPartition, str]) -> None:
+        for way in ways:
+            self.ways.setdefault(way.start, []).append(way)
+        self.closed.update(closed)
+
+    def destinations(self) -> set[TopicPartition]:
+        return {way.to for ways in self.ways.values() for way in ways}
+
+    def land(self, start: TopicPartition, offset: int) -> list[Landing]:
+        by_place: dict[TopicPartition, list[Way]] = {}
+        for way in self.ways.get(start, ()):
+            by_place.setdefault(way.to, []).append(way)
+        return [_landing(to, ways, offset) for to, ways in by_place.items()]
+
+
+def _landing(to: TopicPartition, ways: Sequence[Way], offset: int) -> Landing:
+    """With two ways the earlier place counts: nothing that either of them still brings may be skipped."""
+    copies = [run for way in ways for run in way.copies]
+    places = [_unread(way, offset, copies) for way in ways]
+    ahead = [max(0, offset - way.complete) for way in ways if way.complete is not None]
+    never = [max(0, way.begin - offset) for way in ways]
+    return Landing(to, min(places), max(ahead, default=0), min(never))
+
+
+def _unread(way: Way, offset: int, copies: Sequence[Run]) -> int:
+    """Against a flow, its end is the first record that it has not looked at; copies of what was read here are known."""
+    place = way.stairs(offset)
+    if way.complete is not None or place != way.stairs.end:
+        return place
+    for run in sorted(copies, key=lambda run: run.target_first):
+        read = min(run.count, offset - run.source_first)
+        if read > 0 and run.target_first <= place < run.target_first + read:
+            place = run.target_first + read
+    return place
+
+
+# --- along and against one flow ---
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is known of one flow and one of its targets."""
+
+    names: Mapping[str, str]
+    """Source topic -> target topic."""
+    sources: Mapping[str, TopicInfo]
+    targets: Mapping[str, TopicInfo]
+    maps: OffsetMaps
+    complete: Mapping[TopicPartition, int]
+    """Source partition -> everything before this offset is on the target."""
+
+    def partitions(self) -> Iterator[SourcePartition]:
+        for topic in self.names:
+            if topic in self.sources:
+                info = self.sources[topic]
+                yield from (SourcePartition(topic, info.id, number) for number in range(info.partitions))
+
+    def known(self, source: SourcePartition) -> OffsetMap | str:
+        """The map of today's topics on both sides, or why there is none."""
+        name, found = self.names[source.topic], self.maps.of(source)
+        if name not in self.targets:
+            return f"there is no topic {name}"
+        if found is None or found.target.topic != name:
+            return "nothing of it was relayed yet"
+        if found.target_topic_id and self.targets[name].id and found.target_topic_id != self.targets[name].id:
+            return f"{name} was made anew since it was filled: `mirrorlake repair` fills it again"
+        return found
+
+
+def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:
+    ways, closed = [], {}
+    for source in link.partitions():
+        start, found = TopicPartition(source.topic, source.partition), link.known(source)
+        if isinstance(found, str):
+            closed[start] = found
+        else:
+            complete = max(found.source_end, link.complete.get(start, 0))
+            ways.append(Way(start, found.target, found.to_target, found.source_begin, complete, found.runs))
+    return ways, closed
+
+
+def against(link: Link) -> list[Way]:
+    known = ((source, link.known(source)) for source in link.partitions())
+    return [
+        Way(found.target, TopicPartition(source.topic, source.partition), found.to_source, 0, None)
+        for source, found in known
+        if isinstance(found, OffsetMap)
+    ]
+
+
+def crossing(links: Iterable[tuple[str, str, Link]], here: str, there: str) -> Crossing:
+    """All ways from one cluster to the other, by (source, target, link) of any flows."""
+    found = Crossing()
+    for source, target, link in links:
+        if (source, target) == (here, there):
+            found.add(*along(link))
+        elif (target, source) == (here, there):
+            found.add(against(link), {})
+    return found

@@ -1,0 +1,82 @@
+"""What storage knows of the ways between clusters, without running a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirrorlake.config import Config, Flow, Target
+from mirrorlake.consumers import Consumers
+from mirrorlake.crossing import Crossing, Link, crossing
+from mirrorlake.groups import Passage
+from mirrorlake.inspection import Stored, read_stored
+from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.lag import bronze_ends, target_positions
+from mirrorlake.offsets import OffsetMaps
+from mirrorlake.tables import Tables
+from mirrorlake.topics import relay_specs, spec_topics, takes, target_names
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Configuration, tables and clients of a look from outside."""
+
+    config: Config
+    tables: Tables
+    clusters: Mapping[str, Cluster]
+    away: frozenset[str] = frozenset()
+    """Clusters that do not answer: of their topics the ledger's newest count."""
+
+    def passage(self, flow: Flow, target: Target, back: bool = False) -> Passage:
+        here, there = (target.cluster, flow.source) if back else (flow.source, target.cluster)
+        return Passage(
+            flow.name, self.consumers[here], self.consumers[there], target.groups, lambda: self.crossing(here, there)
+        )
+
+    @cached_property
+    def consumers(self) -> dict[str, Consumers]:
+        return {alias: Consumers(cluster) for alias, cluster in self.clusters.items()}
+
+    def crossing(self, here: str, there: str) -> Crossing:
+        return crossing(self._links({here, there}), here, there)
+
+    def _links(self, ends: set[str]) -> Iterator[tuple[str, str, Link]]:
+        for flow in self.config.flows.values():
+            for target in flow.targets:
+                if {flow.source, target.cluster} == ends:
+                    yield from ((flow.source, target.cluster, link) for link in self.links(flow, target))
+
+    def links(self, flow: Flow, target: Target) -> Iterator[Link]:
+        """One for each bronze table that is there."""
+        known = self._topics(flow, target)
+        for spec in relay_specs(self.config, flow, known):
+            if self.tables.exists(spec.table):
+                stored = read_stored(self.config, self.tables, flow, spec)
+                yield self._link(stored, target, spec_topics(spec, known))
+
+    def _topics(self, flow: Flow, target: Target) -> list[str]:
+        """The flow's topics; of a source that is away, those that the ledger knows."""
+        if flow.source not in self.away:
+            return [topic for topic in self.clusters[flow.source].topic_names() if takes(flow, topic)]
+        ledger = f"{self.config.storage.ops_schema}.ledger"
+        rows = self.tables.read(ledger, ["source_topic"], flow=flow.name, target=target.cluster)
+        return sorted(set(rows["source_topic"].to_pylist()))
+
+    def _link(self, stored: Stored, target: Target, topics: list[str]) -> Link:
+        flow, maps = stored.flow, OffsetMaps(stored.entries[target.cluster])
+        away = flow.source in self.away
+        sources = newest_topics(maps) if away else self.clusters[flow.source].describe(topics)
+        names = target_names(self.config, flow, target, sources)
+        ends = bronze_ends(stored.files.segments())
+        complete = target_positions(stored.book(target.cluster), ends, stored.ingested, stored.topic_ids)
+        return Link(names, sources, self.clusters[target.cluster].describe(names.values()), maps, complete)
+
+
+def newest_topics(maps: OffsetMaps) -> dict[str, TopicInfo]:
+    """Topics as the ledger last knew them."""
+    newest = maps.newest()
+    counts: dict[str, int] = {}
+    for at in newest:
+        counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
+    return {at.topic: TopicInfo(at.topic, source.topic_id, counts[at.topic], 0) for at, source in newest.items()}

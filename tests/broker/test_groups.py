@@ -1,0 +1,197 @@
+"""Consumer groups with real brokers: read, translated, synced, explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from handmade import Handmade
+from harness import Flow, Records, finish, wait_until
+
+from mirrorlake.consumers import Commit, Consumers
+from mirrorlake.groups import Line, Tag
+from mirrorlake.lab import Lab
+from mirrorlake.links import Storage
+from mirrorlake.records import TopicPartition
+from mirrorlake.tables import FolderTables
+from mirrorlake.world import connect
+
+
+@pytest.fixture
+def make_handmade(tmp_path: Path, lab: Lab, records: Records, topic: str) -> Callable[..., Handmade]:
+    def make(partitions: int = 1, **groups: object) -> Handmade:
+        records.create("source", topic, partitions)
+        flow = Flow(tmp_path, lab, None, [topic], ["target"], {"target": {"groups": groups}})  # type: ignore[arg-type]
+        return Handmade(flow, records, topic)
+
+    return make
+
+
+def commit(records: Records, cluster: str, group: str, topic: str, *offsets: int) -> None:
+    """As a consumer does, for partitions 0, 1, …"""
+    consumer = Consumer({**records.lab.cluster(cluster).client_config(), "group.id": group})
+    places = [KafkaPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+@contextmanager
+def member(records: Records, cluster: str, group: str, topic: str) -> Iterator[None]:
+    """A live member of a group."""
+    settings = {"group.id": group, "enable.auto.commit": False, "session.timeout.ms": 6000}
+    consumer = Consumer({**records.lab.cluster(cluster).client_config(), **settings})
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment(), "an assignment")
+    try:
+        yield
+    finally:
+        consumer.close()
+
+
+def committed(records: Records, cluster: str, group: str) -> dict[TopicPartition, Commit]:
+    return Consumers(records.cluster(cluster)).offsets([group])[group]
+
+
+def sync(made: Handmade, *groups: str, dry: bool = False) -> list[Line]:
+    config = made.flow.config()
+    flow = config.flow(made.flow.name)
+    passage = Storage(config, FolderTables(made.flow.root), connect(config, [flow])).passage(flow, flow.targets[0])
+    lines = passage.look(groups)
+    return lines if dry else passage.commit(lines)
+
+
+def decisions(lines: Sequence[Line]) -> list[tuple[int | None, str, str]]:
+    return [(line.target_offset, line.decision, line.reason) for line in lines]
+
+
+def in_transactions(records: Records, topic: str, sizes: Sequence[int], abort: int) -> None:
+    """Transactions of so many records; the one at `abort` is aborted. Markers take offsets."""
+    producer = Producer({**records.lab.cluster("source").client_config(), "transactional.id": topic})
+    producer.init_transactions(20)
+    for number, size in enumerate(sizes):
+        producer.begin_transaction()
+        for n in range(size):
+            producer.produce(topic, b"t%d-%d" % (number, n), partition=0, timestamp=1_700_000_000_000)
+        producer.flush()
+        producer.abort_transaction(20) if number == abort else producer.commit_transaction(20)
+
+
+def test_a_group_stands_there_exactly_where_it_stands_here(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade(2)
+    records.create("target", made.copy, 2)
+    records.send("target", made.copy, records.numbered(6, 2))  # others were there first
+    records.send("source", topic, records.numbered(20, 2))
+    in_transactions(records, topic, [3, 4, 2], abort=1)  # offsets 10-12, M, 14-17, M, 19-20, M
+    made.relay()
+    group = f"{topic}.shop"
+    commit(records, "source", group, topic, 14, 7)
+    (first, second) = sync(made, group, dry=True)
+    # Before offset 14 of partition 0 stand 13 records, here; 3 of others and those 13, there. 14-17 were aborted.
+    assert (first.target_offset, second.target_offset) == (3 + 13, 3 + 7)
+    assert [line.decision for line in (first, second)] == ["write", "write"]
+    assert committed(records, "target", group) == {}, "looking changes nothing"
+    assert [line.decision for line in sync(made, group)] == ["written", "written"]
+    assert committed(records, "target", group) == {
+        TopicPartition(made.copy, 0): Commit(16, str(Tag("flow", 14))),
+        TopicPartition(made.copy, 1): Commit(10, str(Tag("flow", 7))),
+    }
+    assert {line.reason for line in sync(made, group)} == {"stands there already"}
+    next_here, next_there = read_from(records, "source", topic, 14), read_from(records, "target", made.copy, 16)
+    assert next_there == next_here == [b"t2-0", b"t2-1"]
+
+
+def read_from(records: Records, cluster: str, topic: str, offset: int) -> list[bytes | None]:
+    at = TopicPartition(topic, 0)
+    end = records.cluster(cluster).log_ends([at])[at]
+    return [message.value() for message in records.cluster(cluster).read_range(at, offset, end, committed=True)]
+
+
+def test_a_group_in_use_there_or_further_there_is_left_alone(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade()
+    records.send("source", topic, records.numbered(10))
+    made.relay()
+    group = f"{topic}.shop"
+    commit(records, "source", group, topic, 4)
+    with member(records, "target", group, made.copy):
+        assert decisions(sync(made, group)) == [(4, "keep", "the group has members there (stable)")]
+    sync(made, group)
+    commit(records, "source", group, topic, 2)
+    assert decisions(sync(made, group)) == [(2, "keep", "the group went back from 4 to 2; groups.rewind is off")]
+    made.flow.options["target"]["groups"]["rewind"] = True
+    assert decisions(sync(made, group)) == [(2, "written", "the group went back from 4 to 2")]
+    commit(records, "target", group, made.copy, 9)
+    assert decisions(sync(made, group)) == [(2, "keep", "the group itself went on there to 9")]
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 9
+
+
+def test_bounds_and_incarnations_are_said(make_handmade: Callable[..., Handmade], records: Records, topic: str) -> None:
+    made = make_handmade()
+    group = f"{topic}.shop"
+    records.send("source", topic, records.numbered(10))
+    commit(records, "source", group, topic, 8)
+    assert sync(made, group, dry=True)[0].reason == f"there is no topic {made.copy}"
+    made.relay(until=6)
+    (line,) = sync(made, group, dry=True)
+    assert (line.target_offset, line.ahead) == (6, 2)
+    assert line.reason == "not committed there yet; 2 offsets that it has read are not there yet"
+    made.relay()
+    assert decisions(sync(made, group, dry=True)) == [(8, "write", "not committed there yet")]
+    recreate(records, "source", topic)
+    records.send("source", topic, records.numbered(3))
+    commit(records, "source", group, topic, 2)
+    assert decisions(sync(made, group, dry=True)) == [(None, "none", "nothing of it was relayed yet")]
+    made.relay()
+    assert decisions(sync(made, group, dry=True)) == [(12, "write", "not committed there yet")]
+    recreate(records, "target", made.copy)
+    (line,) = sync(made, group, dry=True)
+    assert line.reason.startswith(f"{made.copy} was made anew since it was filled")
+
+
+def recreate(records: Records, cluster: str, topic: str) -> None:
+    admin = records.cluster(cluster).admin
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: not records.cluster(cluster).describe([topic]), "the topic to be gone")
+    records.create(cluster, topic)
+
+
+def test_the_command_looks_and_with_sync_writes(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade()
+    records.send("source", topic, records.numbered(5))
+    made.relay()
+    groups = [f"{topic}.shop", f"{topic}.bank", f"console-consumer-{topic}"]
+    for place, group in enumerate(groups):
+        commit(records, "source", group, topic, place)
+    path = str(made.flow.write())
+    code, said = finish(made.flow.command("groups", "-c", path, "--json"))
+    assert code == 0, said
+    found = {line["group"]: line for line in json.loads(said) if line["topic"] == topic}
+    assert set(found) == set(groups[:2]), "MM2's default exclusions"
+    assert found[groups[1]] == expected(made, groups[1], 1, "write", "not committed there yet", None)
+    code, said = finish(made.flow.command("groups", "-c", path, "--group", groups[1], "--sync", "--json"))
+    assert (code, json.loads(said)) == (0, [expected(made, groups[1], 1, "written", "not committed there yet", 1)])
+    assert committed(records, "target", groups[0]) == {}
+    code, said = finish(made.flow.command("groups", "-c", path, "--group", groups[0]))
+    assert code == 0, said
+    assert "nothing was changed" in said
+
+
+def expected(
+    made: Handmade, group: str, offset: int, decision: str, reason: str, committed: int | None
+) -> dict[str, Any]:
+    return {
+        "flow": "flow", "target": "target", "group": group, "topic": made.topic, "partition": 0, "offset": offset,
+        "target_topic": made.copy, "target_partition": 0, "target_offset": offset, "committed": committed,
+        "ahead": 0, "never": 0, "decision": decision, "reason": reason,
+    }  # fmt: skip

@@ -1,0 +1,324 @@
+"""What is decided about a group, and ways between clusters against a model that knows what was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirrorlake.config import Groups
+from mirrorlake.consumers import Commit
+from mirrorlake.crossing import Crossing, Landing, Link, against, along, crossing
+from mirrorlake.groups import KEEP, NONE, WRITE, Tag, There, decide, is_chosen, read_tag
+from mirrorlake.kafka import TopicInfo
+from mirrorlake.ledger import BASELINE, RELAY, SKIP, Entry
+from mirrorlake.offsets import OffsetMaps
+from mirrorlake.records import SourcePartition, TopicPartition
+
+TO = TopicPartition("eu.orders", 0)
+
+
+# --- which groups ---
+
+
+@pytest.mark.parametrize(
+    ("group", "chosen"),
+    [
+        ("shop", True),
+        ("console-consumer-17", False),
+        ("connect-sink", False),
+        ("__internal", False),
+        ("my-connect-x", True),
+    ],
+)
+def test_by_default_the_groups_are_mm2s(group: str, chosen: bool) -> None:
+    assert is_chosen(Groups(), group) is chosen
+
+
+def test_exclusions_win_and_a_match_is_a_full_one() -> None:
+    settings = Groups(include=["shop.*"], exclude=["shop-test"])
+    assert [is_chosen(settings, g) for g in ("shop-1", "shop-test", "a-shop")] == [True, False, False]
+
+
+# --- what is decided ---
+
+
+def there(commit: Commit | None = None, state: str | None = "EMPTY", start: int = 0, end: int = 100) -> There:
+    return There(state, commit, start, end)
+
+
+def ours(offset: int, source_offset: int) -> Commit:
+    return Commit(offset, str(Tag("f", source_offset)))
+
+
+@pytest.mark.parametrize(
+    ("landing", "side", "rewind", "expected"),
+    [
+        pytest.param(Landing(TO, 7), there(state=None), False, (7, WRITE, "not committed there yet"), id="absent"),
+        pytest.param(Landing(TO, 7), there(Commit(5)), False, (7, WRITE, "forward"), id="forward"),
+        pytest.param(Landing(TO, 7), there(Commit(7)), False, (7, KEEP, "stands there already"), id="same"),
+        pytest.param(
+            Landing(TO, 7), there(Commit(9)), True, (7, KEEP, "the group itself went on there to 9"), id="used there"
+        ),
+        pytest.param(
+            Landing(TO, 7),
+            there(None, "STABLE"),
+            False,
+            (7, KEEP, "the group has members there (stable)"),
+            id="members",
+        ),
+        pytest.param(
+            Landing(TO, 7),
+            there(ours(9, 30)),
+            False,
+            (7, KEEP, "the group went back from 30 to 20; groups.rewind is off"),
+            id="set back",
+        ),
+        pytest.param(
+            Landing(TO, 7),
+            there(ours(9, 30)),
+            True,
+            (7, WRITE, "the group went back from 30 to 20"),
+            id="set back, followed",
+        ),
+        pytest.param(
+            Landing(TO, 7),
+            there(ours(9, 20)),
+            True,
+            (7, KEEP, "stands at 9 there, which is later; a group never goes back by itself"),
+            id="the map changed",
+        ),
+        pytest.param(
+            Landing(TO, 101),
+            there(),
+            False,
+            (None, NONE, "the log there ends at 100, before 101: it lost records"),
+            id="lost end",
+        ),
+        pytest.param(
+            Landing(TO, 7),
+            there(start=40),
+            False,
+            (40, WRITE, "not committed there yet; older records are gone there (log start 40)"),
+            id="retention there",
+        ),
+        pytest.param(
+            Landing(TO, 7, ahead=3),
+            there(),
+            False,
+            (7, WRITE, "not committed there yet; 3 offsets that it has read are not there yet"),
+            id="ahead",
+        ),
+        pytest.param(
+            Landing(TO, 7, never=4),
+            there(),
+            False,
+            (7, WRITE, "not committed there yet; 4 offsets before the relay's begin never went there"),
+            id="before the begin",
+        ),
+    ],
+)
+def test_every_decision_has_its_reason(
+    landing: Landing, side: There, rewind: bool, expected: tuple[int | None, str, str]
+) -> None:
+    assert decide(20, landing, side, rewind) == expected
+
+
+@given(
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.booleans(),
+    st.sampled_from([None, "EMPTY", "STABLE"]),
+)
+def test_a_write_is_never_behind_what_stands_there_unless_the_group_went_back(
+    place: int, held: int, tagged: int, rewind: bool, state: str | None
+) -> None:
+    offset, decision, _ = decide(50, Landing(TO, place), there(ours(held, tagged), state), rewind)
+    if decision == WRITE:
+        assert state != "STABLE"
+        assert offset is not None
+        assert offset > held or (rewind and tagged > 50)
+
+
+def test_a_tag_is_read_back_and_anything_else_is_not_ours() -> None:
+    assert read_tag(str(Tag("orders-eu", 12))) == Tag("orders-eu", 12)
+    assert [read_tag(text) for text in ("", "mirrorlake", "mirrorlake/1 f", "x mirrorlake/1 f 3")] == [None] * 4
+
+
+# --- two clusters that relay to each other ---
+
+
+@dataclass
+class Side:
+    """One cluster's log of one topic: who wrote each record first, and its number there."""
+
+    name: str
+    log: list[tuple[str, int]] = field(default_factory=list)
+    written: int = 0
+
+    def write(self, count: int) -> None:
+        self.log += [(self.name, self.written + n) for n in range(count)]
+        self.written += count
+
+
+@dataclass
+class Relaying:
+    """A relay that keeps its ledger as ours does: copies as runs, what would return as skips."""
+
+    source: Side
+    target: Side
+    next_offset: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.note(BASELINE, 0, -1, None)
+
+    def note(self, kind: str, first: int, last: int, place: int | None) -> None:
+        at, to = SourcePartition("orders", self.source.name, 0), TopicPartition("orders", 0)
+        self.entries.append(
+            Entry(
+                "f",
+                self.target.name,
+                kind,
+                1,
+                at,
+                first,
+                last,
+                to,
+                self.target.name,
+                place,
+                last - first + 1,
+                len(self.target.log),
+            )
+        )
+
+    def step(self, count: int) -> None:
+        for offset in range(self.next_offset, min(self.next_offset + count, len(self.source.log))):
+            record = self.source.log[offset]
+            place = None
+            if record[0] == self.source.name:
+                place = len(self.target.log)
+                self.target.log.append(record)
+            self.note(SKIP if place is None else RELAY, offset, offset, place)
+            self.next_offset = offset + 1
+
+    def link(self) -> Link:
+        infos = {side.name: {"orders": TopicInfo("orders", side.name, 1, 1)} for side in (self.source, self.target)}
+        maps, complete = OffsetMaps(self.entries), {TopicPartition("orders", 0): self.next_offset}
+        return Link({"orders": "orders"}, infos[self.source.name], infos[self.target.name], maps, complete)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["write eu", "write us", "eu to us", "us to eu"]), st.integers(1, 5)), max_size=16
+)
+
+
+def happen(acts: list[tuple[str, int]]) -> tuple[Side, Side, Relaying, Relaying]:
+    eu, us = Side("eu"), Side("us")
+    there, back = Relaying(eu, us), Relaying(us, eu)
+    for act, count in acts:
+        {"write eu": eu.write, "write us": us.write, "eu to us": there.step, "us to eu": back.step}[act](count)
+    return eu, us, there, back
+
+
+def ways(there: Relaying, back: Relaying) -> Crossing:
+    return crossing([("eu", "us", there.link()), ("us", "eu", back.link())], "eu", "us")
+
+
+@given(steps)
+def test_with_the_same_names_in_both_directions_nothing_unread_is_skipped(acts: list[tuple[str, int]]) -> None:
+    eu, us, there, back = happen(acts)
+    for offset in range(len(eu.log) + 1):
+        read = set(eu.log[:offset])
+        (landing,) = ways(there, back).land(TopicPartition("orders", 0), offset)
+        assert set(us.log[: landing.offset]) <= read
+        assert landing.ahead == max(0, offset - there.next_offset)
+
+
+@given(steps)
+def test_where_both_sides_have_everything_a_reader_of_all_reads_nothing_again(acts: list[tuple[str, int]]) -> None:
+    eu, us, there, back = happen([*acts, ("eu to us", 999), ("us to eu", 999), ("eu to us", 999), ("us to eu", 999)])
+    assert sorted(eu.log) == sorted(us.log)
+    (landing,) = ways(there, back).land(TopicPartition("orders", 0), len(eu.log))
+    assert landing.offset == len(us.log)
+
+
+def test_the_way_back_does_not_wait_until_copies_were_looked_at() -> None:
+    eu, _, there, back = happen([("write eu", 5), ("eu to us", 5)])
+    assert back.next_offset == 0
+    (landing,) = ways(there, back).land(TopicPartition("orders", 0), len(eu.log))
+    assert landing.offset == 5
+
+
+def test_with_prefixed_names_a_copy_leads_back_to_its_original() -> None:
+    maps = OffsetMaps(
+        [
+            Entry(
+                "f",
+                "eu",
+                BASELINE,
+                1,
+                SourcePartition("orders", "u", 0),
+                3,
+                2,
+                TopicPartition("us.orders", 0),
+                "e",
+                None,
+                0,
+                10,
+            ),
+            Entry(
+                "f",
+                "eu",
+                RELAY,
+                1,
+                SourcePartition("orders", "u", 0),
+                3,
+                7,
+                TopicPartition("us.orders", 0),
+                "e",
+                10,
+                5,
+                15,
+            ),
+        ]
+    )
+    info = {"orders": TopicInfo("orders", "u", 1, 1)}
+    link = Link({"orders": "us.orders"}, info, {"us.orders": TopicInfo("us.orders", "e", 1, 1)}, maps, {})
+    (way,) = against(link)
+    assert (way.start, way.to) == (TopicPartition("us.orders", 0), TopicPartition("orders", 0))
+    assert [way.stairs(place) for place in (0, 10, 12, 15)] == [3, 3, 5, 8]
+
+
+def test_why_there_is_no_way_is_said() -> None:
+    maps = OffsetMaps(
+        [
+            Entry(
+                "f",
+                "us",
+                BASELINE,
+                1,
+                SourcePartition("orders", "s", 0),
+                0,
+                -1,
+                TopicPartition("eu.orders", 0),
+                "old",
+                None,
+                0,
+                0,
+            ),
+        ]
+    )
+    sources = {name: TopicInfo(name, "s", 1, 1) for name in ("orders", "new", "gone")}
+    targets = {"eu.orders": TopicInfo("eu.orders", "new", 1, 1), "eu.new": TopicInfo("eu.new", "n", 1, 1)}
+    link = Link({name: f"eu.{name}" for name in sources}, sources, targets, maps, {})
+    opened, closed = along(link)
+    assert opened == []
+    assert {at.topic: why.partition(":")[0] for at, why in closed.items()} == {
+        "orders": "eu.orders was made anew since it was filled",
+        "new": "nothing of it was relayed yet",
+        "gone": "there is no topic eu.gone",
+    }
