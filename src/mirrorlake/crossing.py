@@ -97,7 +97,7 @@ class Link:
     sources: Mapping[str, TopicInfo]
     targets: Mapping[str, TopicInfo]
     maps: OffsetMaps
-    complete: Mapping[TopicPartition, int]
+    complete: Mapping[SourcePartition, int]
     """Source partition -> everything before this offset is on the target."""
 
     def partitions(self) -> Iterator[SourcePartition]:
@@ -125,7 +125,7 @@ def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:
         if isinstance(found, str):
             closed[start] = found
         else:
-            complete = max(found.source_end, link.complete.get(start, 0))
+            complete = max(found.source_end, link.complete.get(source, 0))
             ways.append(Way(start, found.target, found.to_target, found.source_begin, complete, found.runs))
     return ways, closed
 

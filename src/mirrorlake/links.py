@@ -12,7 +12,7 @@ from mirrorlake.crossing import Crossing, Link, crossing
 from mirrorlake.groups import Passage
 from mirrorlake.inspection import Stored, read_stored
 from mirrorlake.kafka import Cluster, TopicInfo
-from mirrorlake.lag import bronze_ends, target_positions
+from mirrorlake.lag import bronze_ends, ingest_positions, target_positions
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.tables import Tables
 from mirrorlake.topics import relay_specs, spec_topics, takes, target_names
@@ -69,7 +69,8 @@ class Storage:
         sources = newest_topics(maps) if away else self.clusters[flow.source].describe(topics)
         names = target_names(self.config, flow, target, sources)
         ends = bronze_ends(stored.files.segments())
-        complete = target_positions(stored.book(target.cluster), ends, stored.ingested, stored.topic_ids)
+        ingested = ingest_positions(stored.ingested, stored.topic_ids)
+        complete = target_positions(stored.book(target.cluster), ends, ingested)
         return Link(names, sources, self.clusters[target.cluster].describe(names.values()), maps, complete)
 
 

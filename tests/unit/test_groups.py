@@ -207,7 +207,7 @@ class Relaying:
 
     def link(self) -> Link:
         infos = {side.name: {"orders": TopicInfo("orders", side.name, 1, 1)} for side in (self.source, self.target)}
-        maps, complete = OffsetMaps(self.entries), {TopicPartition("orders", 0): self.next_offset}
+        maps, complete = OffsetMaps(self.entries), {SourcePartition("orders", self.source.name, 0): self.next_offset}
         return Link({"orders": "orders"}, infos[self.source.name], infos[self.target.name], maps, complete)
 
 
