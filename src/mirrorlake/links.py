@@ -15,7 +15,7 @@ from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, ingest_positions, target_positions
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.tables import Tables
-from mirrorlake.topics import relay_specs, spec_topics, takes, target_names
+from mirrorlake.topics import fit_names, flow_topics, relay_specs, spec_topics
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Storage:
     def _topics(self, flow: Flow, target: Target) -> list[str]:
         """The flow's topics; of a source that is away, those that the ledger knows."""
         if flow.source not in self.away:
-            return [topic for topic in self.clusters[flow.source].topic_names() if takes(flow, topic)]
+            return flow_topics(self.config, flow, self.clusters[flow.source].topic_names())
         ledger = f"{self.config.storage.ops_schema}.ledger"
         rows = self.tables.read(ledger, ["source_topic"], flow=flow.name, target=target.cluster)
         return sorted(set(rows["source_topic"].to_pylist()))
@@ -67,7 +67,7 @@ class Storage:
         flow, maps = stored.flow, OffsetMaps(stored.entries[target.cluster])
         away = flow.source in self.away
         sources = newest_topics(maps) if away else self.clusters[flow.source].describe(topics)
-        names = target_names(self.config, flow, target, sources)
+        names, _ = fit_names(self.config, flow, target, sources)
         ends = bronze_ends(stored.files.segments())
         ingested = ingest_positions(stored.ingested, stored.topic_ids)
         complete = target_positions(stored.book(target.cluster), ends, ingested)

@@ -11,7 +11,7 @@ from harness import Flow, Records, as_record, wait_until
 from mirrorlake.ledger import BASELINE, RELAY, Entry, fold, relay_entries
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition, runs_from_pairs
 from mirrorlake.tables import FolderTables, bronze_properties, ensure_ops
-from mirrorlake.topics import relay_specs, target_names
+from mirrorlake.topics import fit_names, relay_specs
 from mirrorlake.world import now
 
 
@@ -28,7 +28,7 @@ class Handmade:
         config = self.flow.config()
         flow, (target,) = config.flow(self.flow.name), config.flow(self.flow.name).targets
         self.source_alias, self.target_alias = flow.source, target.cluster
-        self.copy = target_names(config, flow, target, [self.topic])[self.topic]
+        self.copy = fit_names(config, flow, target, [self.topic])[0][self.topic]
         self.tables = FolderTables(self.flow.root)
         ensure_ops(self.tables, "ops")
         for spec in relay_specs(config, flow):
