@@ -3,7 +3,7 @@
 .NOTPARALLEL:
 
 PY := .venv/bin/python
-EXTRAS := local,lab,notebooks,bench,dev
+EXTRAS := local,notebooks,bench,dev
 # Empty, except under `make test`, which collects coverage over all directories.
 COV :=
 

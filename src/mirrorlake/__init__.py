@@ -14,9 +14,12 @@ READING_ORDER = (
     "names",  # topic <-> table, source topic <-> target topic
     "properties",  # java.util.Properties, with lines
     "secrets",  # references to secrets, resolved last
+    "stores",  # Java's truststores and keystores as PEM
     "config",  # YAML -> typed values, all faults at once
+    "services",  # Event Hubs and Event Streams: limits, secrets, what an operator must do
     "jars",  # the Java side: what it needs and where it is kept
     "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
+    "tls",  # a handshake looked at: chain, trust, and what is wrong
     "mm2keys",  # every key of MM2, and what becomes of it
     "mm2",  # an mm2.properties in our words, with a note on every key
     "strimzi",  # a KafkaMirrorMaker2 resource as the same settings

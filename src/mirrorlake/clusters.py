@@ -8,42 +8,16 @@ that no value reaches a Spark plan, a log or the UI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirrorlake.config import Cluster, Config, Isolation, Security, refused
+from mirrorlake.config import FROM_SECRET, SECRETS, Cluster, Config, Isolation, Security, refused
 from mirrorlake.errors import UsageFault
 from mirrorlake.secrets import Databricks, Secret, is_literal, resolve
+from mirrorlake.services import CODECS, limits, open_secret, servers_of
+from mirrorlake.stores import StoreType, authorities, identity, store_type
 
 Settings = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a kind of cluster can take; None where only the cluster itself can tell."""
-
-    max_record_bytes: int | None
-    compressions: tuple[str, ...]
-    max_partitions: int | None
-    can_create_topics: bool
-    can_alter_configs: bool
-    can_add_partitions: bool
-
-
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-LIMITS = {
-    "kafka": Limits(None, CODECS, None, True, True, True),
-    # Topics are made by portal, CLI or ARM. gzip works on Premium and Dedicated only.
-    "event_hubs": Limits(1_000_000, ("none", "gzip"), 1024, False, False, False),
-    "event_streams": Limits(1_000_000, CODECS, None, True, True, True),
-}
-
-
-def limits(cluster: Cluster) -> Limits:
-    """Of the kind, with the record size that the operator set, if any."""
-    given = {**cluster.client, **cluster.producer}.get("message.max.bytes", "")
-    known = LIMITS[cluster.kind]
-    return replace(known, max_record_bytes=int(given)) if given.isdecimal() else known
+__all__ = ["CODECS", "limits"]  # for those who think of them as properties of a cluster
 
 
 # --- librdkafka ---------------------------------------------------------------------------------------------
@@ -100,6 +74,7 @@ ALIASES = {
 def librdkafka_common(alias: str, cluster: Cluster) -> Settings:
     """What every client of this cluster needs."""
     who = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": f"mirrorlake-{alias}"}
+    who |= {SERVICE: cluster.kind} if cluster.kind != "kafka" else {}
     return merged(KIND_COMMON[cluster.kind], who, checked(cluster.client), librdkafka_security(cluster.security))
 
 
@@ -126,17 +101,50 @@ def librdkafka_admin(alias: str, cluster: Cluster) -> Settings:
 
 def resolved(settings: Mapping[str, str], databricks: Databricks | None = None) -> dict[str, str | bool]:
     """The settings with their secrets: for the client's constructor, and for nobody else."""
-    ready: dict[str, str | bool] = {key: resolve(value, databricks) for key, value in settings.items()}
+    ready: dict[str, str | bool] = {**_opened({key: resolve(value, databricks) for key, value in settings.items()})}
     if "delivery.report.only.error" in ready:
         # The one setting that confluent-kafka takes for itself, and only as a bool.
         ready["delivery.report.only.error"] = True
     return ready
 
 
+# Our own names, which never reach librdkafka: `_opened` puts what stores and secrets hold in their place.
+SERVICE = "mirrorlake.service"
+CA_PASSWORD, KEYSTORE, KEYSTORE_PASSWORD = "ssl.ca.password", "ssl.keystore.location", "ssl.keystore.password"
+
+
+def _opened(settings: Settings) -> Settings:
+    """Java's stores as the PEM text that librdkafka takes in their place."""
+    opened = _served(settings)
+    password = opened.pop(CA_PASSWORD, "")
+    if "ssl.ca.location" in opened and store_type(opened["ssl.ca.location"]) is not StoreType.PEM:
+        opened["ssl.ca.pem"] = authorities(opened.pop("ssl.ca.location"), password)
+    if KEYSTORE in opened:
+        store, password = opened.pop(KEYSTORE), opened.pop(KEYSTORE_PASSWORD, "")
+        own = identity(store, password, opened.pop("ssl.key.password", ""))
+        opened |= {"ssl.certificate.pem": own.certificates_pem, "ssl.key.pem": own.key_pem}
+    return opened
+
+
+def _served(settings: Settings) -> Settings:
+    """A connection string or service credentials as servers and password."""
+    service = settings.get(SERVICE, "")
+    opened = {key: value for key, value in settings.items() if key != SERVICE}
+    if service:
+        held = open_secret(service, opened.get("sasl.password", ""))
+        opened["sasl.password"] = held.password
+        if opened["bootstrap.servers"] == FROM_SECRET:
+            opened["bootstrap.servers"] = held.servers
+    return opened
+
+
 def librdkafka_security(security: Security) -> Settings:
     settings = {
         "security.protocol": security.protocol,
         "ssl.ca.location": security.ca,
+        CA_PASSWORD: text_of(security.ca_password),
+        KEYSTORE: security.keystore,
+        KEYSTORE_PASSWORD: text_of(security.keystore_password),
         "ssl.certificate.location": security.certificate,
         "ssl.key.location": security.key,
         "ssl.key.password": text_of(security.key_password),
@@ -159,6 +167,7 @@ def _librdkafka_sasl(security: Security) -> dict[str, str | None]:
         "sasl.oauthbearer.client.secret": text_of(security.password),
         "sasl.oauthbearer.token.endpoint.url": security.token_endpoint,
         "sasl.oauthbearer.scope": security.scope,
+        "https.ca.location": security.token_ca,
     }
 
 
@@ -213,7 +222,7 @@ def spark_kafka_options(
     prefix = "kafkashaded." if shaded else ""
     references = _file_references(alias, cluster.security, secrets_file)
     settings = {
-        "bootstrap.servers": cluster.bootstrap_servers,
+        "bootstrap.servers": servers_of(alias, cluster),
         **JAVA_KIND[cluster.kind],
         **java_security(cluster.security, references, prefix),
         **(_file_provider(secrets_file, prefix) if references and secrets_file else {}),
@@ -239,12 +248,20 @@ def java_security(security: Security, references: Mapping[str, str], prefix: str
 
 def _java_tls(security: Security, references: Mapping[str, str]) -> dict[str, str | None]:
     return {
-        "ssl.truststore.type": "PEM" if security.ca else None,
+        "ssl.truststore.type": store_type(security.ca).value if security.ca else None,
         "ssl.truststore.location": security.ca,
-        "ssl.keystore.type": "PEM" if security.key else None,
+        "ssl.truststore.password": references.get("ca_password"),
+        "ssl.keystore.type": store_type(security.keystore).value
+        if security.keystore
+        else "PEM"
+        if security.key
+        else None,
+        "ssl.keystore.location": security.keystore,
+        "ssl.keystore.password": references.get("keystore_password"),
         "ssl.keystore.key": references.get("key"),
         "ssl.keystore.certificate.chain": references.get("certificate"),
-        "ssl.key.password": references.get("key_password"),
+        # Java asks for a key's password in any case; a keystore's key mostly has the keystore's.
+        "ssl.key.password": references.get("key_password") or references.get("keystore_password"),
         "ssl.endpoint.identification.algorithm": "https" if security.verify_hostname else "",
     }
 
@@ -257,6 +274,9 @@ def jaas(security: Security, references: Mapping[str, str], prefix: str = "") ->
         user: references.get("username") or jaas_escape(security.username or ""),
         password: references["password"],
         "scope": jaas_escape(security.scope) if oauth and security.scope else None,
+        # Kafka's login for tokens takes the authorities of the endpoint from here, and from nowhere else.
+        "ssl.truststore.type": "PEM" if oauth and security.token_ca else None,
+        "ssl.truststore.location": jaas_escape(security.token_ca) if oauth and security.token_ca else None,
     }
     quoted = " ".join(f'{key}="{value}"' for key, value in present(options).items())
     return f"{prefix}{LOGIN_MODULES[security.mechanism or 'PLAIN']} required {quoted};"
@@ -281,14 +301,15 @@ def secrets_file_lines(config: Config, databricks: Databricks | None = None) -> 
     return {
         f"{alias}.{name}": properties_escape(value)
         for alias, cluster in config.clusters.items()
-        for name, value in _secret_values(cluster.security, databricks).items()
+        for name, value in _secret_values(cluster, databricks).items()
     }
 
 
-def _secret_values(security: Security, databricks: Databricks | None) -> Settings:
+def _secret_values(cluster: Cluster, databricks: Databricks | None) -> Settings:
     values: Settings = {}
-    for name, text in _secret_texts(security).items():
+    for name, text in _secret_texts(cluster.security).items():
         value = resolve(text, databricks)
+        value = open_secret(cluster.kind, value).password if name == "password" else value
         values[name] = jaas_escape(value) if name in ("username", "password") else value
     return values
 
@@ -297,7 +318,7 @@ def _secret_texts(security: Security) -> Settings:
     """The secrets of a cluster by short name; the key pair is a file that Java wants as one text each."""
     files = {"key": security.key, "certificate": security.certificate}
     texts = {name: f"${{file:{path}}}" for name, path in files.items() if path}
-    texts |= present({"password": text_of(security.password), "key_password": text_of(security.key_password)})
+    texts |= present({name: text_of(getattr(security, name)) for name in SECRETS})
     return texts | ({"username": security.username} if security.username and not is_literal(security.username) else {})
 
 

@@ -37,6 +37,9 @@ Key: TypeAlias = tuple[str | int, ...]
 Broken: TypeAlias = tuple[Key, str]  # a rule that does not hold: where below the model, and what is wrong
 
 MIB = 1 << 20
+FROM_SECRET = "from_secret"  # noqa: S105
+"""In place of servers: a connection string or service credentials name them."""
+TIERS = {"event_hubs": ("standard", "premium", "dedicated"), "event_streams": ("lite", "standard", "enterprise")}
 MM2_EXCLUDES = (r".*[\-\.]internal", r".*\.replica", r"__.*")
 # What MM2 and Connect keep in topics, as they and their operators name them.
 CONTROL_EXCLUDES = (
@@ -108,6 +111,8 @@ def _separator(text: str) -> str:
 
 def _servers(value: object) -> str:
     """A comma list or a YAML list, as a comma list."""
+    if value == FROM_SECRET:
+        return FROM_SECRET
     listed = value if isinstance(value, list) else value.split(",") if isinstance(value, str) else None
     if not listed or not all(isinstance(server, str) for server in listed):
         raise ValueError("must be host:port, or several of them")
@@ -301,14 +306,22 @@ class Security(Model):
     """https URL that gives tokens, for OAUTHBEARER."""
     scope: Text | None = None
     """Scope to ask of the token endpoint."""
+    token_ca: Text | None = None
+    """PEM file of the authorities that the token endpoint's certificate comes from; the system's where absent."""
     ca: Text | None = None
-    """PEM file of the authorities to trust; the system's where absent."""
+    """File of the authorities to trust, PEM, JKS or PKCS12; the system's where absent."""
+    ca_password: Secret | None = None
+    """Password of `ca` where it is a JKS or PKCS12 truststore, as a reference."""
     certificate: Text | None = None
     """PEM file of our certificate, for mutual TLS."""
     key: Text | None = None
     """PEM file of our private key, for mutual TLS."""
+    keystore: Text | None = None
+    """JKS or PKCS12 file of our key and certificate, instead of `certificate` and `key`."""
+    keystore_password: Secret | None = None
+    """Password of `keystore`, as a reference."""
     key_password: Secret | None = None
-    """Password of the private key, as a reference."""
+    """Password of the private key, as a reference; the keystore's where absent."""
     verify_hostname: bool = True
     """Check that the certificate names the host; `false` needs `allow_insecure`."""
 
@@ -322,12 +335,14 @@ class Security(Model):
 
     def broken_rules(self) -> Iterator[Broken]:
         yield from self._sasl_rules() if self.sasl else self._rules_without_sasl()
-        tls_only = ("ca", "certificate", "key", "key_password")
+        tls_only = ("ca", "ca_password", "certificate", "key", "keystore", "keystore_password", "key_password")
         if not self.tls:
             yield from (((name,), f"has no use with {self.protocol}") for name in tls_only if getattr(self, name))
         if bool(self.certificate) != bool(self.key):
             yield ("key" if self.certificate else "certificate",), "is missing: mutual TLS needs both"
-        for name in ("username", "scope", "ca", "certificate", "key"):
+        if self.keystore and self.certificate:
+            yield ("keystore",), "give a keystore, or certificate and key, not both"
+        for name in ("username", "scope", "ca", "certificate", "key", "keystore", "token_ca"):
             if any(ord(char) < 32 or ord(char) == 127 for char in getattr(self, name) or ""):
                 yield (name,), "holds a control character"
 
@@ -335,15 +350,19 @@ class Security(Model):
         needed = ["mechanism", "username", "password"]
         needed += ["token_endpoint"] if self.mechanism == "OAUTHBEARER" else []
         yield from (((name,), f"is missing: {self.protocol} needs it") for name in needed if not getattr(self, name))
+        if self.mechanism != "OAUTHBEARER":
+            only = ("token_endpoint", "scope", "token_ca")
+            yield from (((name,), f"has no use with {self.mechanism}") for name in only if getattr(self, name))
         if self.token_endpoint and not self.token_endpoint.startswith("https://"):
             yield ("token_endpoint",), "must begin with https://"
 
     def _rules_without_sasl(self) -> Iterator[Broken]:
-        for name in ("mechanism", "username", "password", "token_endpoint", "scope"):
+        for name in ("mechanism", "username", "password", "token_endpoint", "scope", "token_ca"):
             if getattr(self, name):
                 yield (name,), f"has no use with {self.protocol}: did you mean protocol SASL_SSL?"
 
 
+SECRETS = ("password", "ca_password", "keystore_password", "key_password")
 # What a managed service leaves no choice about.
 PRESETS: Mapping[str, Mapping[str, str]] = {
     "event_hubs": {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "$ConnectionString"},
@@ -354,8 +373,10 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
 class Cluster(Model):
     kind: Kind = "kafka"
     """`event_hubs` and `event_streams` fill security and know the limits."""
+    tier: Literal["lite", "standard", "premium", "dedicated", "enterprise"] | None = None
+    """Tier of a managed service, which decides its limits."""
     bootstrap_servers: Servers
-    """`host:port`, several by comma or as a list."""
+    """`host:port`, several by comma or as a list; managed services: absent where the secret names them."""
     security: Security = Security()
     """How to connect and who we are."""
     client: ClientOptions = {}
@@ -375,10 +396,11 @@ class Cluster(Model):
         kind = raw.get("kind") if isinstance(raw, dict) else None
         security = raw.get("security", {}) if isinstance(raw, dict) else None
         if isinstance(kind, str) and kind in PRESETS and isinstance(security, dict):
-            return {**raw, "security": {**PRESETS[kind], **security}}
+            return {"bootstrap_servers": FROM_SECRET, **raw, "security": {**PRESETS[kind], **security}}
         return raw
 
     def broken_rules(self) -> Iterator[Broken]:
+        yield from self._service_rules()
         security = self.security
         if security.protocol == "SASL_PLAINTEXT" and not self.allow_insecure:
             yield (
@@ -389,13 +411,20 @@ class Cluster(Model):
             yield ("security", "verify_hostname"), "switches off a check: leave it on, or set allow_insecure"
         if self.kind != "kafka" and security.protocol != "SASL_SSL":
             yield ("security", "protocol"), f"{self.kind} takes only SASL_SSL"
-        for name in ("password", "key_password"):
+        for name in SECRETS:
             secret = getattr(security, name)
             if secret and secret.literal and not self.allow_literal_secrets:
                 yield (
                     ("security", name),
                     f"is written out: give a reference ({SYNTAX}), or set allow_literal_secrets",
                 )
+
+    def _service_rules(self) -> Iterator[Broken]:
+        tiers = TIERS.get(self.kind, ())
+        if self.tier and self.tier not in tiers:
+            yield ("tier",), f"{self.kind} has {', '.join(tiers)}" if tiers else f"has no use with {self.kind}"
+        if self.kind == "kafka" and self.bootstrap_servers == FROM_SECRET:
+            yield ("bootstrap_servers",), "must be host:port, or several of them"
 
 
 class Ingest(Model):

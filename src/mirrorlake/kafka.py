@@ -6,6 +6,7 @@ One thin layer over confluent-kafka that turns its error codes into our error tr
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -175,6 +176,35 @@ _LASTING = {
 }
 
 
+# A broker that does not like our certificate says so after the handshake, as an alert on a connection that breaks.
+_ALERT = re.compile(r"alert (bad certificate|certificate (required|unknown|expired|revoked)|unknown ca|decrypt error)")
+_CURES = (
+    (r"OAUTHBEARER token.*certificate", "set security.token_ca of {alias} to the authority of the token endpoint"),
+    (
+        r"OAUTHBEARER",
+        "check security.token_endpoint, username (the client id), password (its secret) and scope of {alias}",
+    ),
+    (_ALERT.pattern, "set security.certificate and key (or keystore) of {alias} to ones that its authority signed"),
+    (
+        r"certificate verify failed",
+        "set security.ca of {alias} to the authority of its brokers; `mirrorlake doctor` tells whether authority, "
+        "host name or date is wrong",
+    ),
+    (r"SASL|[Aa]uthentication", "check security.username, password and mechanism of {alias}"),
+    (r"[Aa]uthoriz", "grant it: `mirrorlake doctor` prints the kafka-acls commands for {alias}"),
+)
+
+
+def cure_of(said: str) -> str:
+    """What to do about a refusal, by the words of librdkafka or the broker; `{alias}` is to be filled in."""
+    default = "check user, password, certificate and ACLs for {alias} in the configuration"
+    return next((cure for words, cure in _CURES if re.search(words, said)), default)
+
+
+def is_access(error: KafkaError) -> bool:
+    return error.code() in _ACCESS or _ALERT.search(error.str()) is not None
+
+
 def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     """Our error for Kafka's: the type says whether trying again helps."""
     # A controller that refuses says so with the whole Java request: the code's own words are enough.
@@ -182,8 +212,8 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     said = f"cluster {alias}: {what}: {words}"
     if any(fault in error.str() for fault in _RECORD_FAULTS):
         return RecordRefused(said, "the records are sent one by one to find it; on_undeliverable decides")
-    if error.code() in _ACCESS:
-        return AccessRefused(said, f"check user, password, certificate and ACLs for {alias} in the configuration")
+    if is_access(error):
+        return AccessRefused(said, cure_of(error.str()).format(alias=alias))
     if error.code() in _MISSING:
         return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
     if error.code() in _LASTING:
@@ -219,7 +249,8 @@ class Cluster:
         """A refused password shows as a time-out here and as itself in the error callback."""
         if error.code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             return error
-        return next((seen for seen in self._errors if seen.code() in _ACCESS), error)
+        self.admin.poll(0)  # brings the callbacks
+        return next((seen for seen in self._errors if is_access(seen)), error)
 
     def _metadata(self) -> Any:
         return self._ask("metadata", lambda: self.admin.list_topics(timeout=self.timeout_seconds))

@@ -107,7 +107,7 @@ def test_the_configuration_section_refers_to_the_password(tmp_path: Path, protoc
     assert "hush" not in json.dumps(section)
     assert ("ca" in section["security"]) == protocol.endswith("SSL")
     if users:
-        assert section["security"]["password"] == f"${{file:{tmp_path}/secrets.properties:password}}"
+        assert section["security"]["password"] == f"${{file:{tmp_path}/secrets.properties:u}}"
 
 
 def test_free_ports_are_distinct_and_below_those_of_connections() -> None:

@@ -654,11 +654,11 @@ def test_an_empty_host_name_check_means_nothing_in_plain_text() -> None:
     assert fates(more, "A.ssl.endpoint.identification.algorithm") == {Fate.NOT_NEEDED}
 
 
-def test_a_java_store_is_read_as_the_pem_that_a_command_makes_of_it() -> None:
-    more = "A.security.protocol=SSL\nA.ssl.truststore.location=/certs/my trust.jks\n"
-    assert config(more).clusters["A"].security.ca == "/certs/my trust.pem"
-    command = "keytool -list -rfc -keystore '/certs/my trust.jks' > '/certs/my trust.pem'"
-    assert any(command in note for note in notes(more, "A.ssl.truststore.location"))
+def test_a_java_truststore_is_taken_as_it_is() -> None:
+    store = "A.ssl.truststore.location=/certs/my trust.jks\nA.ssl.truststore.password=${env:P}\n"
+    security = config(f"A.security.protocol=SSL\n{store}").clusters["A"].security
+    assert security.ca == "/certs/my trust.jks"
+    assert str(security.ca_password) == "Secret(${env:P})"
 
 
 def test_a_pem_store_is_taken_as_it_is() -> None:
@@ -667,20 +667,24 @@ def test_a_pem_store_is_taken_as_it_is() -> None:
     assert not any(note.warns for note in draft(more).notes if note.key.startswith("A.ssl"))
 
 
-def test_a_store_that_is_converted_already_needs_no_command(tmp_path: Path) -> None:
-    (tmp_path / "t.pem").touch()
-    more = f"A.security.protocol=SSL\nA.ssl.truststore.location={tmp_path}/t.jks\n"
-    assert fates(more, "A.ssl.truststore.location") == {Fate.TAKEN}
+def test_a_file_that_is_there_decides_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "t.jks").write_text("-----BEGIN CERTIFICATE-----")
+    more = f"A.security.protocol=SSL\nA.ssl.keystore.location={tmp_path}/t.jks\nA.ssl.keystore.type=JKS\n"
+    assert config(more).clusters["A"].security.key == f"{tmp_path}/t.jks"
 
 
-def test_a_keystore_is_a_certificate_and_a_key() -> None:
-    more = "A.security.protocol=SSL\nA.ssl.keystore.location=/k.p12\nA.ssl.keystore.password=${env:P}\n"
-    security = config(more).clusters["A"].security
-    assert (security.certificate, security.key) == ("/k.crt", "/k.key")
-    assert security.key_password is not None
-    commands = notes(more, "A.ssl.keystore.location")[0]
-    assert "openssl pkcs12 -in /k.p12 -nocerts -out /k.key" in commands
-    assert "keytool" not in commands
+def test_a_java_keystore_keeps_its_passwords_apart() -> None:
+    store = "A.ssl.keystore.location=/k.p12\nA.ssl.keystore.password=${env:P}\nA.ssl.key.password=${env:Q}\n"
+    security = config(f"A.security.protocol=SSL\n{store}").clusters["A"].security
+    assert (security.keystore, security.certificate, security.key) == ("/k.p12", None, None)
+    assert (str(security.keystore_password), str(security.key_password)) == ("Secret(${env:P})", "Secret(${env:Q})")
+
+
+def test_a_written_out_password_of_a_truststore_is_taken_with_a_warning() -> None:
+    store = "A.ssl.truststore.location=/t.jks\nA.ssl.truststore.password=password\n"
+    more = f"A.security.protocol=SSL\n{store}"
+    assert config(more).clusters["A"].allow_literal_secrets
+    assert any(note.unsafe for note in draft(more).notes if note.key == "A.ssl.truststore.password")
 
 
 @pytest.mark.parametrize(

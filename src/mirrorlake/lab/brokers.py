@@ -2,7 +2,7 @@
 
 <root>/<cluster>/cluster.json          what was asked for, cluster id, ports
                  ca.pem broker.pem client.pem client.crt client.key
-                 secrets.properties    the password, for configurations that refer to it
+                 secrets.properties    the passwords by user, for configurations that refer to them
                  broker-N/server.properties log4j2.properties process.json
                  broker-N/data/  broker-N/logs/
 """
@@ -26,10 +26,11 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from mirrorlake import jars
 from mirrorlake.errors import ClusterUnreachable, UsageFault
+from mirrorlake.lab import certs
 from mirrorlake.lab.processes import Process, kill, stop, wait_until
 from mirrorlake.lab.settings import (
     HOST,
@@ -44,6 +45,7 @@ from mirrorlake.lab.settings import (
 
 Say = Callable[[str], None]
 
+SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 READY_SECONDS = 120
 STOP_SECONDS = 20
 DEFAULT_HEAP = "384m"
@@ -94,7 +96,8 @@ class LabCluster:
         config = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.spec.protocol}
         if self.spec.sasl:
             name, password = self._credentials(user)
-            config |= {"sasl.mechanism": "PLAIN", "sasl.username": name, "sasl.password": password}
+            mechanism = self.spec.mechanisms[0]
+            config |= {"sasl.mechanism": mechanism, "sasl.username": name, "sasl.password": password}
         if self.spec.tls:
             config |= {
                 "ssl.ca.location": str(self.folder / "ca.pem"),
@@ -107,8 +110,9 @@ class LabCluster:
         """Settings for Kafka's own tools and any Java client."""
         properties = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.spec.protocol}
         if self.spec.sasl:
-            login = jaas_client(*self._credentials(user))
-            properties |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
+            mechanism = self.spec.mechanisms[0]
+            login = jaas_client(*self._credentials(user), mechanism)
+            properties |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
         if self.spec.tls:
             properties |= {
                 "ssl.truststore.type": "PEM",
@@ -118,12 +122,13 @@ class LabCluster:
             }
         return properties
 
-    def cluster_yaml(self) -> dict[str, Any]:
+    def cluster_yaml(self, user: str | None = None) -> dict[str, Any]:
         """This cluster as a section of our configuration; the password stays in its file."""
         security: dict[str, str] = {"protocol": self.spec.protocol}
         if self.spec.sasl:
-            secret = f"${{file:{self.folder / 'secrets.properties'}:password}}"
-            security |= {"mechanism": "PLAIN", "username": self._credentials()[0], "password": secret}
+            name, _ = self._credentials(user)
+            secret = f"${{file:{self.folder / 'secrets.properties'}:{name}}}"
+            security |= {"mechanism": self.spec.mechanisms[0], "username": name, "password": secret}
         if self.spec.tls:
             security |= {"ca": str(self.folder / "ca.pem")}
         if self.spec.protocol == "SSL":
@@ -183,6 +188,19 @@ class LabCluster:
         if not _serves(client, peers):
             raise self._failure(broker, f"was not ready within {READY_SECONDS} seconds")
         self.say(f"{self.name} broker {broker} is ready")
+
+    def admin(self) -> AdminClient:
+        """A client that may do everything: brokers talk among themselves over the same listener."""
+        return self._probe(next(iter(self.ports)))
+
+    def add_scram_users(self) -> None:
+        """Passwords of SCRAM live in the cluster's own metadata, so they come after its start."""
+        admin = self.admin()  # kept: a collected client fails its pending futures
+        for kind in (SCRAM[each] for each in self.spec.mechanisms if each in SCRAM):
+            info = ScramCredentialInfo(kind, 4096)
+            wanted = [UserScramCredentialUpsertion(user, info, word.encode()) for user, word in self.spec.users.items()]
+            for future in admin.alter_user_scram_credentials(wanted).values():
+                future.result(20)
 
     def status(self) -> list[BrokerStatus]:
         return [self._status_of(broker) for broker in self.ports]
@@ -301,6 +319,8 @@ class Lab:
             cluster.launch(broker)
         for cluster, broker in brokers:
             cluster.await_ready(broker, cluster.ports)
+        for cluster in {cluster.name: cluster for cluster, _ in brokers}.values():
+            cluster.add_scram_users()
         self.say(f"{len(brokers)} broker(s) started in {time.monotonic() - began:.1f} s")
 
 
@@ -314,7 +334,7 @@ def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
     if spec.tls:
         _write_certificates(folder)
     if spec.sasl:
-        write_private(folder / "secrets.properties", properties_text({"password": next(iter(spec.users.values()))}))
+        write_private(folder / "secrets.properties", properties_text(spec.users))
     checkpoint = bootstrap_checkpoint(jars.resolve(jars.BROKER, say))
     for broker in cluster.ports:
         _write_broker(cluster, broker, checkpoint)
@@ -330,18 +350,14 @@ def _choose_ports(spec: ClusterSpec) -> dict[int, Ports]:
 
 
 def _write_certificates(folder: Path) -> None:
-    try:
-        # Here, because cryptography comes with the extra `lab` and the command line must load without it.
-        from mirrorlake.lab import certs
-    except ImportError:
-        raise UsageFault("TLS needs the package cryptography", "pip install 'mirrorlake[lab]'") from None
     ca = certs.authority()
     broker, client = certs.issue(ca, "broker"), certs.issue(ca, "client")
     (folder / "ca.pem").write_bytes(ca.certificate_pem)
     (folder / "client.crt").write_bytes(client.certificate_pem)
     write_private(folder / "client.key", client.key_pem.decode())
     write_private(folder / "client.pem", client.pem.decode())
-    write_private(folder / "broker.pem", broker.pem.decode())
+    # Brokers show their authority too, as most do: a client can look at it before it trusts.
+    write_private(folder / "broker.pem", (broker.pem + ca.certificate_pem).decode())
 
 
 def _write_broker(cluster: LabCluster, broker: int, checkpoint: Path) -> None:
@@ -416,8 +432,8 @@ def _state(cluster: LabCluster) -> dict[str, Any]:
 
 def _read_cluster(folder: Path, state: dict[str, Any], say: Say) -> LabCluster:
     asked = state["spec"]
-    chosen = {key: tuple(asked[key]) for key in ("ports", "listen_ports") if asked.get(key)}
-    spec = ClusterSpec(**{**asked, **chosen})
+    lists = {key: tuple(asked[key]) for key in ("ports", "listen_ports", "mechanisms") if asked.get(key)}
+    spec = ClusterSpec(**{**asked, **lists})
     ports = {broker: Ports(*three) for broker, three in enumerate(state["ports"])}
     return LabCluster(folder, spec, state["cluster_id"], ports, say)
 

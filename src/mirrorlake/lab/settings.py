@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mirrorlake.clusters import properties_escape
 from mirrorlake.errors import UsageFault
 
 HOST = "127.0.0.1"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # What a JAAS option name can hold without quotes, and there are none for names.
@@ -32,6 +34,7 @@ class ClusterSpec:
     ports: tuple[int, ...] | None = None
     listen_ports: tuple[int, ...] | None = None  # where brokers listen when something stands before `ports`
     jvm: str = ""  # further options of the brokers' Java
+    mechanisms: tuple[str, ...] = ("PLAIN",)  # of SASL; clients of the lab use the first
     config: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,6 +51,7 @@ class ClusterSpec:
             ),
             "a user name may hold letters, digits and _ $ . -": all(map(USER_NAME.fullmatch, self.users)),
             f"{self.protocol} needs users": bool(self.users) or not self.sasl,
+            f"mechanisms are {', '.join(MECHANISMS)}": self.mechanisms and set(self.mechanisms) <= set(MECHANISMS),
         }
         return [fault for fault, holds in checks.items() if not holds]
 
@@ -141,9 +145,13 @@ def server_properties(spec: ClusterSpec, node: int, ports: Mapping[int, Ports], 
 
 def _sasl(spec: ClusterSpec) -> dict[str, str]:
     users = " ".join(f"user_{name}={_quoted(password)}" for name, password in spec.users.items())
+    logins = {
+        mechanism: f"{LOGINS[mechanism]} required {users if mechanism == 'PLAIN' else ''};"
+        for mechanism in spec.mechanisms
+    }
     return {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.client.plain.sasl.jaas.config": f"{PLAIN_LOGIN} required {users};",
+        "sasl.enabled.mechanisms": ",".join(spec.mechanisms),
+        **{f"listener.name.client.{key.lower()}.sasl.jaas.config": login for key, login in logins.items()},
     }
 
 
@@ -156,11 +164,17 @@ def _tls(folder: Path) -> dict[str, str]:
     }
 
 
-PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SECURITY = "org.apache.kafka.common.security"
+LOGINS = {
+    "PLAIN": f"{SECURITY}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{SECURITY}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{SECURITY}.scram.ScramLoginModule",
+    "OAUTHBEARER": f"{SECURITY}.oauthbearer.OAuthBearerLoginModule",
+}
 
 
-def jaas_client(user: str, password: str) -> str:
-    return f"{PLAIN_LOGIN} required username={_quoted(user)} password={_quoted(password)};"
+def jaas_client(user: str, password: str, mechanism: str = "PLAIN") -> str:
+    return f"{LOGINS[mechanism]} required username={_quoted(user)} password={_quoted(password)};"
 
 
 def _quoted(text: str) -> str:
@@ -169,11 +183,7 @@ def _quoted(text: str) -> str:
 
 def properties_text(settings: Mapping[str, str]) -> str:
     """Java's properties format, where a backslash escapes."""
-    return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+    return "".join(f"{key}={properties_escape(value)}\n" for key, value in settings.items())
 
 
 def log4j2_properties(logs: Path) -> str:

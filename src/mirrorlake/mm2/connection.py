@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mirrorlake.config import Key
@@ -16,6 +14,7 @@ from mirrorlake.mm2.pairs import PairReader
 from mirrorlake.mm2.references import whole_file
 from mirrorlake.mm2keys import Fate
 from mirrorlake.secrets import is_literal, resolve
+from mirrorlake.stores import StoreType, store_type
 
 
 class Connection:
@@ -108,7 +107,10 @@ class Connection:
         if inline:
             self._file_of(inline, "ca", "ssl.truststore.type=PEM and ssl.truststore.location")
         elif store:
-            self._store(store, "ssl.truststore", {"ca": ".pem"}, _trust_commands)
+            pem = self._is_pem("ssl.truststore", store)
+            self._put("ca", self.plain(store), *self._with_type("ssl.truststore", store))
+            if not pem and (password := self.get("ssl.truststore.password")):
+                self._password("ca_password", password, self.reader.secret(password))
 
     def _identity(self) -> None:
         store = self.get("ssl.keystore.location")
@@ -117,25 +119,30 @@ class Connection:
             self._file_of(chain, "certificate", "a PEM file and ${dir:…} or ${file:…}")
             self._file_of(key, "key", "a PEM file and ${dir:…} or ${file:…}")
         elif store:
-            self._store(store, "ssl.keystore", {"certificate": ".crt", "key": ".key"}, _identity_commands)
+            self._keystore(store)
         else:
             return
-        passwords = [self.get("ssl.key.password"), None if key else self.get("ssl.keystore.password")]
-        if password := next((each for each in passwords if each), None):
+        if password := self.get("ssl.key.password"):
             self._password("key_password", password, self.reader.secret(password))
 
-    def _store(self, store: Setting, family: str, suffixes: Mapping[str, str], commands: Callable[[str], str]) -> None:
-        """PEM as it is; a Java store as the PEM files that the commands make of it."""
-        path = self.plain(store)
+    def _keystore(self, store: Setting) -> None:
+        """PEM holds key and certificate in one file; a Java store is opened by the process that connects."""
+        pem = self._is_pem("ssl.keystore", store)
+        for name in ("certificate", "key") if pem else ("keystore",):
+            self._put(name, self.plain(store), *self._with_type("ssl.keystore", store))
+        if not pem and (password := self.get("ssl.keystore.password")):
+            self._password("keystore_password", password, self.reader.secret(password))
+
+    def _is_pem(self, family: str, store: Setting) -> bool:
+        """The file's content decides as it does later; what the file says matters where it is not there yet."""
+        path, kind = self.plain(store), self.plain(self.get(f"{family}.type")).upper()
+        if Path(path).is_file():
+            return store_type(path) is StoreType.PEM
+        return kind == "PEM"
+
+    def _with_type(self, family: str, store: Setting) -> tuple[Setting, ...]:
         kind = self.get(f"{family}.type")
-        pem = self.plain(kind).upper() == "PEM"
-        origins = (store, kind) if kind else (store,)
-        made = {name: path if pem else str(PurePosixPath(path).with_suffix(end)) for name, end in suffixes.items()}
-        for name, file in made.items():
-            self._put(name, file, *origins)
-        if not pem and not all(Path(file).exists() for file in made.values()):
-            text = f"librdkafka reads PEM, not Java's stores; make {' and '.join(made.values())} once: {commands(path)}"
-            self.draft.note(store, Fate.UNSUPPORTED, text)
+        return (store, kind) if kind else (store,)
 
     def _file_of(self, setting: Setting, name: str, advice: str) -> None:
         path = whole_file(self.reader.secret(setting))
@@ -229,18 +236,3 @@ SERVICES = {
     "event_hubs": (".servicebus.windows.net", "$ConnectionString"),
     "event_streams": (".eventstreams.cloud.ibm.com", "token"),
 }
-
-
-def _trust_commands(store: str) -> str:
-    pem = str(PurePosixPath(store).with_suffix(".pem"))
-    return f"keytool -list -rfc -keystore {shlex.quote(store)} > {shlex.quote(pem)}"
-
-
-def _identity_commands(store: str) -> str:
-    path = PurePosixPath(store)
-    p12, crt, key = (shlex.quote(str(path.with_suffix(end))) for end in (".p12", ".crt", ".key"))
-    source = shlex.quote(store)
-    convert = f"keytool -importkeystore -srckeystore {source} -destkeystore {p12} -deststoretype PKCS12 && "
-    read = p12 if path.suffix not in (".p12", ".pfx") else source
-    steps = f"openssl pkcs12 -in {read} -nokeys -out {crt} && openssl pkcs12 -in {read} -nocerts -out {key}"
-    return steps if read == source else convert + steps
