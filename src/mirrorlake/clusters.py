@@ -13,11 +13,11 @@ from pathlib import Path
 from mirrorlake.config import FROM_SECRET, SECRETS, Cluster, Config, Isolation, Security, refused
 from mirrorlake.errors import UsageFault
 from mirrorlake.secrets import Databricks, Secret, is_literal, resolve
-from mirrorlake.services import CODECS, limits, open_secret, servers_of
+from mirrorlake.services import CODECS, Limits, limits, open_secret, servers_of
 from mirrorlake.stores import StoreType, authorities, identity, store_type
 
 Settings = dict[str, str]
-__all__ = ["CODECS", "limits"]  # for those who think of them as properties of a cluster
+__all__ = ["CODECS", "Limits", "limits"]  # for those who think of them as properties of a cluster
 
 
 # --- librdkafka ---------------------------------------------------------------------------------------------
