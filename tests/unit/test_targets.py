@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mirrorlake.acls import AclChanges
-from mirrorlake.clusters import LIMITS
 from mirrorlake.config import Target
 from mirrorlake.errors import AccessRefused, ClusterUnreachable, TopicMissing, UsageFault
 from mirrorlake.kafka import Acl, NewTopicSpec, TopicInfo, TopicSetting
+from mirrorlake.services import LIMITS
 from mirrorlake.targets import Look, Looker, Side, TargetPlan, Wish, bring_in_step, make_topics, plan_target
 
 NAMES = {"a": "src.a", "b": "src.b", "c": "src.c"}
@@ -24,7 +24,7 @@ def info(name: str, partitions: int = 1) -> TopicInfo:
 SOURCE = {name: info(name, 3) for name in NAMES}
 EXISTING = {"src.b": info("src.b", 2), "src.c": info("src.c", 6)}
 LOOK = Look(Side(SOURCE), Side(EXISTING))
-KAFKA, HUBS = LIMITS["kafka"], LIMITS["event_hubs"]
+KAFKA, HUBS = LIMITS["kafka", None], LIMITS["event_hubs"]
 
 
 def target(**fields: Any) -> Target:
