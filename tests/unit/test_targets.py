@@ -24,7 +24,7 @@ def info(name: str, partitions: int = 1) -> TopicInfo:
 SOURCE = {name: info(name, 3) for name in NAMES}
 EXISTING = {"src.b": info("src.b", 2), "src.c": info("src.c", 6)}
 LOOK = Look(Side(SOURCE), Side(EXISTING))
-KAFKA, HUBS = LIMITS["kafka", None], LIMITS["event_hubs"]
+KAFKA, HUBS = LIMITS["kafka", None], LIMITS["event_hubs", None]
 
 
 def target(**fields: Any) -> Target:
