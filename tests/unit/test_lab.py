@@ -82,6 +82,15 @@ def test_settings_of_the_user_win(tmp_path: Path) -> None:
     assert (settings["auto.create.topics.enable"], settings["message.max.bytes"]) == ("true", "5")
 
 
+def test_brokers_may_listen_behind_what_stands_before_them(tmp_path: Path) -> None:
+    spec = ClusterSpec("far", listen_ports=(29_999,))
+    settings = server_properties(spec, 0, {0: Ports(20_001, 20_002, 20_003)}, tmp_path)
+    assert settings["listeners"].startswith("CLIENT://127.0.0.1:29999,")
+    assert settings["advertised.listeners"].startswith("CLIENT://127.0.0.1:20001,")
+    with pytest.raises(UsageFault, match="one port for each broker"):
+        ClusterSpec("far", brokers=2, listen_ports=(29_999,))
+
+
 def test_passwords_are_quoted_for_jaas_and_escaped_for_properties(tmp_path: Path) -> None:
     settings = server_properties(HUBS, 0, THREE, tmp_path)
     jaas = settings["listener.name.client.plain.sasl.jaas.config"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -41,6 +42,8 @@ def bench(
     folder = output or Path(".mirrorlake/bench") / f"{datetime.now():%Y%m%d-%H%M%S}"
     path = folder / "results.json"
     store = tracking.usable(mlflow, say)
+    # As Ctrl-C does: brokers and contenders are stopped, whatever ends us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     document = benchmark.run(wanted, quick, say, lambda held: benchmark.write_json(held, path))
     plots.draw(document, folder)
     (folder / "results.md").write_text(page.page(document))
