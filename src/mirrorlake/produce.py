@@ -9,6 +9,7 @@ guessed: the driver recovers.
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -357,8 +358,21 @@ def deliver(errand: Errand, work: Work) -> list[Outcome]:
     3. flush, with a deadline;
     4. prove what was sent by the log ends, or by reading back.
     """
-    with producing(Path(errand.lock), errand.flow, errand.epoch) if errand.lock else contextlib.nullcontext():
+    lock = producing(Path(errand.lock), errand.flow, errand.epoch) if errand.lock else contextlib.nullcontext()
+    with lock, no_collection():
         return _deliver(errand, work)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Records hold no cycles; looking for some among their many short lists takes as long as making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _deliver(errand: Errand, work: Work) -> list[Outcome]:
