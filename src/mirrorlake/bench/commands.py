@@ -45,9 +45,7 @@ def bench(
     # As Ctrl-C does: brokers and contenders are stopped, whatever ends us.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     document = benchmark.run(wanted, quick, say, lambda held: benchmark.write_json(held, path))
-    plots.draw(document, folder)
-    (folder / "results.md").write_text(page.page(document))
-    show(document)
+    present(document, folder)
     out.print(f"{path}: written, with tables and plots beside it; python docs/write_performance.py {path} keeps them")
     if store:
         out.print(f"MLflow run {tracking.track(document, folder, store)} in {store}")
@@ -58,6 +56,12 @@ def only(scenario: scenarios.Scenario, contenders: Any) -> scenarios.Scenario:
         raise UsageFault(f"no contender {', '.join(unknown)}", f"there are: {', '.join(scenarios.CONTENDERS)}")
     kept = tuple(name for name in scenario.contenders if name in contenders)
     return replace(scenario, contenders=kept) if kept else scenario
+
+
+def present(document: dict[str, Any], folder: Path) -> None:
+    plots.draw(document, folder)
+    (folder / "results.md").write_text(page.page(document))
+    show(document)
 
 
 def say(text: str) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from mirrorlake.bench.contenders import Job, require_alive, running
-from mirrorlake.bench.processes import usage_of
+from mirrorlake.bench.processes import Usage, cpu_seconds_of, usage_of
 from mirrorlake.bench.records import Arrivals, check_copy, feeding
 from mirrorlake.bench.scenarios import END_SHARE, FILL, IDLE, LATENCY, MIRRORLAKE, WARM_SHARE, Scenario
 from mirrorlake.bench.stage import Stage
-from mirrorlake.errors import ClusterUnreachable, Transient
+from mirrorlake.errors import ClusterUnreachable, TargetDiverged, Transient
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab.processes import Process
 from mirrorlake.records import TopicPartition
 from mirrorlake.tables import BronzeFiles
 
 SAMPLE_SECONDS = 0.2
+MEMORY_SECONDS = 1.0  # asking more often would be seen in the figures
 PATIENCE_SECONDS = 900
+LATE_SECONDS = 120
 MIB = 1 << 20
 Figures = dict[str, float]
 
@@ -97,6 +99,7 @@ class Watch:
         self._begun = time.monotonic()
         self._stage, self._contender, self._process, self._job = stage, contender, process, job
         self._brokers = stage.broker_pids()
+        self._used, self._used_at = Usage(), float("-inf")
         self.samples: list[Sample] = []
 
     def until(self, delivered: Callable[[], int], wanted: int) -> None:
@@ -111,6 +114,12 @@ class Watch:
             self._wait(1.0)
             self._take(0)
 
+    def close(self) -> None:
+        """The last sample once more, with what was used until then."""
+        used = usage_of([self._process.pid])
+        last = self.samples[-1]
+        self.samples[-1] = replace(last, memory_bytes=used.memory_bytes, written_bytes=used.written_bytes)
+
     def _wait(self, seconds: float) -> None:
         time.sleep(seconds)
         require_alive(self._contender, self._process, self._job)
@@ -118,10 +127,11 @@ class Watch:
             raise ClusterUnreachable(f"{self._contender} is not done after {PATIENCE_SECONDS} s", "ask for less")
 
     def _take(self, delivered: int) -> None:
-        used, brokers = usage_of([self._process.pid]), usage_of(self._brokers)
         at = time.monotonic() - self._begun
-        cpu = brokers.cpu_seconds
-        self.samples.append(Sample(at, delivered, used.cpu_seconds, used.memory_bytes, used.written_bytes, cpu))
+        if at - self._used_at >= MEMORY_SECONDS:
+            self._used, self._used_at = usage_of([self._process.pid]), at
+        cpu, brokers = cpu_seconds_of([self._process.pid]), cpu_seconds_of(self._brokers)
+        self.samples.append(Sample(at, delivered, cpu, self._used.memory_bytes, self._used.written_bytes, brokers))
 
 
 def delivered_to(targets: Sequence[Cluster], topic: str, partitions: int) -> int:
@@ -195,6 +205,7 @@ class Runs:
         with running(contender, job) as process:
             watch = Watch(self.stage, contender, process, job)
             watch.until(lambda: delivered_to(targets, copy, scenario.partitions), scenario.records)
+            watch.close()
         return throughput_figures(watch.samples, scenario.records, scenario.record_bytes)
 
     def _check(self, scenario: Scenario, job: Job) -> int:
@@ -214,7 +225,9 @@ class Runs:
         figures = self._relay(scenario, contender, job, list(new))
         read = self.stage.source_bytes_out(scenario.topic) - before
         figures |= {"source_bytes_per_record": read / scenario.records, "compared": self._check(scenario, job)}
-        self.stage.forget(job.alias, ["dst2"])
+        self.stage.forget(job.alias, ["dst2"])  # the relay's first target and its bronze stay for the next round
+        if job.folder != (self.bronze and self.bronze.folder):
+            shutil.rmtree(job.folder)
         return figures
 
     def _latency(self, scenario: Scenario, contender: str) -> Figures:
@@ -232,7 +245,10 @@ class Runs:
                 since_ns, before = time.time_ns(), usage_of([process.pid])
                 ages = arrivals.collect(after(scenario.seconds), since_ns)
             sent = self._sent(topic, scenario.partitions)
-            ages += arrivals.collect(lambda: arrivals.received >= sent, since_ns)
+            late = after(LATE_SECONDS)
+            ages += arrivals.collect(lambda: arrivals.received >= sent or late(), since_ns)
+            if arrivals.received < sent:
+                raise TargetDiverged(f"{contender}: {sent - arrivals.received} of {sent} records did not arrive")
             used = usage_of([process.pid])
             require_alive(contender, process, job)
         arrivals.close()

@@ -32,7 +32,7 @@ RESTING = {"cores": "cores", "peak_memory_mib": "memory, MiB"}
 
 def tables(document: Mapping[str, Any]) -> dict[str, Table]:
     """Title -> heading and rows."""
-    measured = [held for held in from_json(document).values() if held.rounds and held.rounds[0]]
+    measured = list(from_json(document).values())
     carried = [held for held in measured if held.scenario["kind"] not in (LATENCY, IDLE)]
     found = {
         "Throughput": _table(carried, CARRIED),
@@ -106,7 +106,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 def _facts(document: Mapping[str, Any]) -> str:
     machine, versions, warm = document["machine"], document["versions"], document["warm_up"]
-    rounds = sorted({len(held["rounds"]) for held in document["scenarios"]})
+    rounds = sorted({len(held.rounds) for held in from_json(document).values()})
     said = ", ".join(f"{name} {text}" for name, text in versions.items())
     settings = "\n".join(
         f"- `{name}`: {', '.join(f'`{key}={value}`' for key, value in held.items())}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirrorlake.bench.scenarios import MIRRORLAKE, MM2_TUNED, Scenario
+from mirrorlake.bench.scenarios import CONTENDERS, MIRRORLAKE, MM2_TUNED, Scenario
 
 Rounds = list[dict[str, dict[str, float]]]
 """For each round: contender -> figures."""
@@ -40,7 +40,11 @@ class Measured:
         return str(self.scenario["name"])
 
     def contenders(self) -> list[str]:
-        return list(self.rounds[0])
+        """Those that had a turn."""
+        return [name for name in CONTENDERS if any(name in held for held in self.rounds)]
+
+    def figures(self, contender: str) -> list[str]:
+        return sorted({figure for held in self.rounds for figure in held.get(contender, {})})
 
     def spread(self, contender: str, figure: str) -> Spread | None:
         values = [held[contender][figure] for held in self.rounds if figure in held.get(contender, {})]
@@ -57,7 +61,9 @@ def _both(held: Mapping[str, Mapping[str, float]], figure: str, of: str, to: str
 
 
 def from_json(document: Mapping[str, Any]) -> dict[str, Measured]:
-    return {held["scenario"]["name"]: Measured(**held) for held in document["scenarios"]}
+    """By name; a scenario that was only begun is left out."""
+    measured = (Measured(**held) for held in document["scenarios"])
+    return {held.name: held for held in measured if held.contenders()}
 
 
 # --- goals ---

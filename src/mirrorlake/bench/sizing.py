@@ -112,7 +112,7 @@ def fit(document: Mapping[str, Any]) -> Coefficients:
 
 
 def _point(held: Measured) -> Point | None:
-    spread = held.spread(MIRRORLAKE, "steady_cpu_seconds_per_million") if held.rounds else None
+    spread = held.spread(MIRRORLAKE, "steady_cpu_seconds_per_million")
     scenario = held.scenario
     plain = scenario["partitions"] == 4 and not scenario["round_trip_ms"]
     if spread is None or scenario["kind"] not in (THROUGHPUT, FILL) or not plain:

@@ -44,7 +44,7 @@ def metrics(document: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, measured in from_json(document).items():
         for contender in measured.contenders():
-            for figure in measured.rounds[0][contender]:
+            for figure in measured.figures(contender):
                 if spread := measured.spread(contender, figure):
                     found[f"{re.sub('[^A-Za-z0-9]+', '_', name)}/{contender}/{figure}"] = spread.median
     return found
