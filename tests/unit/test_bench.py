@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from mirrorlake.bench import page, plots, scenarios, sizing, tracking
 from mirrorlake.bench.benchmark import describe
-from mirrorlake.bench.commands import present
+from mirrorlake.bench.commands import command_line, present
 from mirrorlake.bench.delay import CHUNK_BYTES, serve
 from mirrorlake.bench.measure import Sample, latency_figures, throughput_figures
 from mirrorlake.bench.processes import cpu_seconds_of, usage_of
@@ -80,6 +80,12 @@ def test_one_factor_is_varied_at_a_time() -> None:
     assert {goal.scenario for goal in GOALS} <= {s.name for s in found}
 
 
+def test_results_say_what_was_asked_for() -> None:
+    assert command_line(True, [], [], 3, 2_000_000) == "mirrorlake bench --quick"
+    some = command_line(False, ["3 targets"], [MIRRORLAKE], 1, 50_000)
+    assert some == "mirrorlake bench --rounds 1 --records 50000 --scenario '3 targets' --contender mirrorlake"
+
+
 def test_an_unknown_scenario_is_refused() -> None:
     with pytest.raises(UsageFault, match="no scenario nonsense"):
         scenarios.chosen(scenarios.quick(), ["nonsense"])
@@ -112,7 +118,7 @@ def run_of(scenario: Scenario, contender: str) -> dict[str, float]:
 
 @pytest.fixture
 def document() -> dict[str, Any]:
-    found = describe(quick=False)
+    found = describe(False, "mirrorlake bench")
     found["scenarios"] = [
         {"scenario": asdict(s), "rounds": [{c: run_of(s, c) for c in s.contenders} for _ in range(s.rounds)]}
         for s in scenarios.full()

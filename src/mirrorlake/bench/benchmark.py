@@ -26,12 +26,14 @@ from mirrorlake.bench.stage import set_up
 Say = Callable[[str], None]
 
 
-def run(scenarios: Sequence[Scenario], quick: bool, say: Say, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def run(
+    scenarios: Sequence[Scenario], quick: bool, command: str, say: Say, keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """`keep` gets the document after every run: what was measured outlives an interruption."""
     require_proc()
     jars.resolve(jars.MM2, say)
     jars.resolve(jars.SPARK, say)
-    document = describe(quick)
+    document = describe(quick, command)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mirrorlake-bench-") as folder, set_up(Path(folder), scenarios) as stage:
         runs = Runs(stage)
@@ -70,10 +72,10 @@ def in_short(figures: Figures) -> str:
     return ", ".join(text.format(figures[key]) for key, text in shown.items() if key in figures)
 
 
-def describe(quick: bool) -> dict[str, Any]:
+def describe(quick: bool, command: str) -> dict[str, Any]:
     return {
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": "make bench QUICK=1" if quick else "make bench",
+        "command": command,
         "quick": quick,
         "machine": {"cores": os.cpu_count(), "memory_gib": _memory_gib(), "system": platform.system()},
         "versions": {

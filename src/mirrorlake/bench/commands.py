@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -22,7 +23,7 @@ out = Console(highlight=False, soft_wrap=True)
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="One round of the essentials, in under five minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of the essentials: a short look.")] = False,
     scenario: Annotated[list[str] | None, typer.Option(help="Only this scenario; may be given several times.")] = None,
     contender: Annotated[
         list[str] | None, typer.Option(help="Only this contender; may be given several times.")
@@ -44,11 +45,20 @@ def bench(
     store = tracking.usable(mlflow, say)
     # As Ctrl-C does: brokers and contenders are stopped, whatever ends us.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    document = benchmark.run(wanted, quick, say, lambda held: benchmark.write_json(held, path))
+    asked = command_line(quick, scenario or [], contender or [], rounds, records)
+    document = benchmark.run(wanted, quick, asked, say, lambda held: benchmark.write_json(held, path))
     present(document, folder)
     out.print(f"{path}: written, with tables and plots beside it; python docs/write_performance.py {path} keeps them")
     if store:
         out.print(f"MLflow run {tracking.track(document, folder, store)} in {store}")
+
+
+def command_line(quick: bool, scenario: list[str], contender: list[str], rounds: int, records: int) -> str:
+    """What decides the figures; where they are written does not."""
+    given = ["--quick"] if quick else ["--rounds", str(rounds), "--records", str(records)]
+    given += [word for name in scenario for word in ("--scenario", name)]
+    given += [word for name in contender for word in ("--contender", name)]
+    return shlex.join(["mirrorlake", "bench", *given])
 
 
 def only(scenario: scenarios.Scenario, contenders: Any) -> scenarios.Scenario:

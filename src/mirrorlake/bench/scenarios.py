@@ -61,7 +61,7 @@ def full(records: int = 2_000_000, rounds: int = 3) -> list[Scenario]:
 
 
 def quick() -> list[Scenario]:
-    """Under five minutes on two cores. One round, so its figures have no spread."""
+    """A short look, meant for five minutes on two quiet cores. One round, so its figures have no spread."""
     base = Scenario("base", records=400_000, rounds=1)
     both = (MM2_TUNED, MIRRORLAKE)
     pace = Scenario("2,000 records/s", LATENCY, per_second=2_000, warm_up_seconds=8, seconds=12, rounds=1)
