@@ -19,6 +19,7 @@ READING_ORDER = (
     "services",  # Event Hubs and Event Streams: limits, secrets, what an operator must do
     "jars",  # the Java side: what it needs and where it is kept
     "clusters",  # one cluster, two dialects: librdkafka and Spark's Java client
+    "brokerapi",  # what a broker speaks, asked before any login
     "tls",  # a handshake looked at: chain, trust, and what is wrong
     "mm2keys",  # every key of MM2, and what becomes of it
     "mm2",  # an mm2.properties in our words, with a note on every key
@@ -31,6 +32,7 @@ READING_ORDER = (
     "configsync",  # a topic's configuration as on the source
     "acls",  # ACLs as on the source
     "targets",  # what a target needs: looked at, planned, carried out
+    "access",  # the least rights that a flow needs, and which of them we have
     "session",  # the Spark session
     "commits",  # files that Spark wrote -> a commit, once for each transaction
     "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets

@@ -399,20 +399,38 @@ def plan(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJ
 
 
 @app.command(name="doctor")
-def doctor_command(config: ConfigFile, root: Root = None, as_json: AsJson = False) -> None:
+def doctor_command(
+    config: ConfigFile,
+    root: Root = None,
+    save_ca: Annotated[
+        Path | None, typer.Option(help="Write the authority of a cluster that is not trusted yet into this folder.")
+    ] = None,
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Only print the commands that grant what the flows need.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Versions, Java, jars; each cluster step by step; the fix for each fault. Exit 1 with faults."""
     chosen = read_config(config, root)
+    if acls:
+        for line in (line for alias in chosen.clusters for line in doctor.grants(chosen, alias)):
+            sys.stdout.write(line + "\n")
+        return
     checks = []
-    for check in doctor.examine(chosen, storage_root(chosen)):
+    for check in doctor.examine(chosen, storage_root(chosen), save_ca):
         checks.append(check)
         if not as_json:
-            mark = "[green]ok[/green]  " if check.ok else "[red]fault[/red]"
-            out.print(f"{mark} {check.subject}: {check.what}: {check.detail}")
-            if check.fix:
-                out.print(f"      fix: {check.fix}")
+            print_check(check)
     if as_json:
-        print_json([vars(check) for check in checks])
+        print_json([check.to_json() for check in checks])
     raise typer.Exit(0 if all(check.ok for check in checks) else 1)
+
+
+def print_check(check: doctor.Check) -> None:
+    style = {"ok": "green", "warning": "yellow", "fault": "red"}[check.level]
+    out.print(Text(f"{check.level:<8}", style=style), Text(f"{check.subject}: {check.what}: {check.detail}"), sep="")
+    for line in check.fix.splitlines():
+        out.print(Text(f"        fix: {line}"), soft_wrap=True)
 
 
 @app.command()

@@ -66,6 +66,8 @@ _RECORD_FAULTS = [
 ]
 _T = TypeVar("_T")
 
+READER_GROUP = "mirrorlake-reader"
+"""Of consumers that read ranges; it commits nothing."""
 QUIET = {"log_level": "0"}
 """What librdkafka would print to stderr reaches us through callbacks and errors."""
 
@@ -288,6 +290,34 @@ class Cluster:
         replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
         return TopicInfo(name, _uuid_text(topic.topic_id), len(topic.partitions), replicas)
 
+    def allowed_operations(self, topics: Iterable[str]) -> dict[str, frozenset[str] | None]:
+        """What we may do with each topic; None where it is not there, or the cluster does not say."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        asked = {"include_authorized_operations": True, "request_timeout": self.timeout_seconds}
+        futures = self.admin.describe_topics(TopicCollection(names), **asked)
+        return {name: self._allowed(f"describe topic {name}", future) for name, future in futures.items()}
+
+    def allowed_on_cluster(self) -> frozenset[str] | None:
+        asked = {"include_authorized_operations": True, "request_timeout": self.timeout_seconds}
+        return self._allowed("describe the cluster", self.admin.describe_cluster(**asked))
+
+    def allowed_on_group(self, group: str) -> frozenset[str] | None:
+        asked = {"include_authorized_operations": True, "request_timeout": self.timeout_seconds}
+        return self._allowed(f"group {group}", self.admin.describe_consumer_groups([group], **asked)[group])
+
+    def _allowed(self, what: str, future: Any) -> frozenset[str] | None:
+        try:
+            operations = self._ask(what, future.result).authorized_operations
+        except TopicMissing:
+            return None
+        except AccessRefused:
+            return frozenset()
+        except Unreachable:
+            return None  # the request is not known there
+        return None if operations is None else frozenset(each.name for each in operations)
+
     def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
         """Where each log ends; `committed` means the last stable offset."""
         return self._offsets(partitions, OffsetSpec.latest(), committed)
@@ -360,7 +390,7 @@ class Cluster:
             {
                 **self.config,
                 **QUIET,
-                "group.id": "mirrorlake-reader",
+                "group.id": READER_GROUP,
                 "enable.auto.commit": "false",
                 "enable.partition.eof": "true",
                 "auto.offset.reset": "error",

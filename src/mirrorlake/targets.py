@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from mirrorlake.acls import AclChanges, acl_changes, wanted_acls
 from mirrorlake.clusters import Limits, limits
+from mirrorlake.config import Cluster as ClusterConfig
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.configsync import Changes, Settings, setting_changes, wanted_settings
 from mirrorlake.errors import MirrorlakeError, TopicMissing, Transient, Unreachable, UsageFault
 from mirrorlake.kafka import Acl, Cluster, NewTopicSpec, TopicInfo
+from mirrorlake.services import create_command, grow_command
 from mirrorlake.topics import fit_names, prefix_renamer
 
 _T = TypeVar("_T")
@@ -31,6 +33,8 @@ class Wish:
     """The source's alias."""
     names: Mapping[str, str]
     """Source topic -> target topic."""
+    cluster: ClusterConfig | None = None
+    """Where it goes, to print commands for its operator."""
     misnamed: Mapping[str, str] = field(default_factory=dict)
     """Source topic -> why it cannot have the name it should have."""
     given: Sequence[Acl] = ()
@@ -39,7 +43,8 @@ class Wish:
 
 def make_wish(config: Config, flow: Flow, target: Target, topics: Iterable[str], given: Sequence[Acl] = ()) -> Wish:
     names, misnamed = fit_names(config, flow, target, topics)
-    return Wish(target, limits(config.clusters[target.cluster]), flow.source, names, misnamed, given)
+    cluster = config.clusters[target.cluster]
+    return Wish(target, limits(cluster), flow.source, names, cluster, misnamed, given)
 
 
 # --- looking ---
@@ -131,6 +136,8 @@ class TargetPlan:
     """Source topic -> why it cannot have the name it should have; `run` would stop for it."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Topic -> why it cannot be made or grown; `run` would stop for it."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Topic -> the command that makes or grows it, for an operator, where we may not."""
     declined: Mapping[str, str] = field(default_factory=dict)
     """What the clusters refuse to say or take, and `run` goes on without."""
     wanted: Mapping[str, Changes] = field(default_factory=dict, compare=False)
@@ -155,6 +162,7 @@ class TargetPlan:
             "alters": {topic: dict(changes) for topic, changes in self.alters.items()},
             "acls": {"give": [asdict(acl) for acl in self.acls.give], "take": [asdict(acl) for acl in self.acls.take]},
             "refusals": {**self.misnamed, **self.refusals},
+            "commands": dict(self.commands),
             "declined": dict(self.declined),
         }
 
@@ -179,6 +187,7 @@ def plan_target(wish: Wish, look: Look) -> TargetPlan:
         _acls(wish, look),
         wish.misnamed,
         refused,
+        _commands(wish, {name: wanted[name] for name in refused}, existing),
         look.declined,
         settings,
     )
@@ -196,6 +205,18 @@ def _not_grown(wish: Wish, short: Mapping[str, int]) -> dict[str, str]:
         return {}
     why = "may not grow here (create_topics, or the kind of cluster)"
     return {name: f"needs {count} partitions and {why}" for name, count in short.items()}
+
+
+def _commands(wish: Wish, refused: Mapping[str, int], existing: Mapping[str, TopicInfo]) -> dict[str, str]:
+    if wish.cluster is None:
+        return {}
+    factor = wish.target.replication_factor
+    return {
+        name: grow_command(wish.cluster, name, count)
+        if name in existing
+        else create_command(wish.cluster, name, count, factor)
+        for name, count in refused.items()
+    }
 
 
 def _wanted_settings(wish: Wish, look: Look) -> dict[str, Changes]:
@@ -232,10 +253,11 @@ def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
             f"cluster {plan.target}: topic {topic} {reason}",
             "choose another naming policy or separator, or exclude the topic",
         )
-    for name, reason in plan.refusals.items():
+    if plan.refusals:
+        said = "; ".join(f"topic {name} {reason}" for name, reason in plan.refusals.items())
+        lines = "\n".join(plan.commands.values())
         raise TopicMissing(
-            f"cluster {plan.target}: topic {name} {reason}",
-            f"create it: kafka-topics --create --topic {name} …; `mirrorlake plan` lists all that is missing",
+            f"cluster {plan.target}: {said}", f"have it done; `mirrorlake plan` lists all that is missing\n{lines}"
         )
     cluster.create_topics(
         NewTopicSpec(name, partitions, target.replication_factor, _set_only(plan.alters.get(name, {})))
