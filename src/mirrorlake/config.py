@@ -517,8 +517,10 @@ class Target(Model):
     """Of topics that we make; -1 is the broker's default."""
     create_topics: bool = True
     """Make missing topics, with the source's partitions."""
-    partitions: Literal["same"] = "same"
-    """A record keeps its partition number."""
+    partitions: Literal["same", "modulo"] = "same"
+    """`same` keeps partition numbers, or refuses; `modulo` does with fewer: number modulo count, keys in order."""
+    on_topic_deleted: Literal["stop", "recreate"] = "stop"
+    """Where somebody deleted a topic on the target: stop, or make it again and fill it from bronze."""
     configs: ConfigSync = ConfigSync()
     """Topic configurations as on the source."""
     acls: AclSync = AclSync()
@@ -613,6 +615,8 @@ class Flow(Model):
                 yield (*here, "cluster"), f"{target.cluster} is a target of this flow already"
             if not self.provenance and not target.sole_writer:
                 yield (*here, "sole_writer"), "must be true where provenance is off: recovery rests on it"
+            if not self.provenance and target.partitions == "modulo":
+                yield (*here, "partitions"), "modulo needs provenance: recovery tells partitions apart by it"
             for place, topic in enumerate(target.topics):
                 if topic not in self.topics and not first_match(self.patterns, topic):
                     yield (*here, "topics", place), "is not among the topics of the flow"

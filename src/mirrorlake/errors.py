@@ -11,6 +11,7 @@ MirrorlakeError
 ├── DataAtRisk            exit 4   stopped so as not to lose or repeat data
 │   ├── SourceLoss                 the source dropped records before they were read
 │   ├── TargetDiverged             the target does not hold what the ledger says
+│   │   └── TopicRemade            somebody deleted a topic that the next run fills from bronze
 │   ├── ExistingRecords            the target topic holds records that the ledger does not know
 │   ├── Undeliverable              a record that the target can never take
 │   └── StateMismatch              checkpoint, table and flow do not belong together
@@ -99,6 +100,10 @@ class SourceLoss(DataAtRisk):
 
 
 class TargetDiverged(DataAtRisk):
+    pass
+
+
+class TopicRemade(TargetDiverged):
     pass
 
 

@@ -26,6 +26,7 @@ from mirrorlake.errors import (
     RecordRefused,
     TargetDiverged,
     TopicMissing,
+    TopicRemade,
     Transient,
     Undeliverable,
 )
@@ -70,6 +71,23 @@ def due_segments(
         if position is not None and segment.last_offset >= position.next_offset:
             found[segment.source].append(segment)
     return {source: sorted(held, key=lambda s: s.first_offset) for source, held in sorted(found.items())}
+
+
+def one_for_each_target(
+    waiting: Iterable[tuple[SourcePartition, TopicPartition]],
+    paused: Callable[[str], bool],
+    served: Mapping[SourcePartition, int],
+) -> dict[TopicPartition, SourcePartition]:
+    """Of those that share a target partition: incarnations of a topic in their order, partitions by turns."""
+    elders: dict[tuple[TopicPartition, str, int], SourcePartition] = {}
+    for source, target in waiting:
+        if not paused(source.topic):
+            elders.setdefault((target, source.topic, source.partition), source)
+    chosen: dict[TopicPartition, SourcePartition] = {}
+    for (target, _, _), source in elders.items():
+        if target not in chosen or served.get(source, 0) < served.get(chosen[target], 0):
+            chosen[target] = source
+    return chosen
 
 
 def plan_round(due: Sequence[Due], budget_bytes: int, slots: int) -> list[list[Slice]]:
@@ -175,6 +193,10 @@ class FanOut:
     stopped_cleanly: bool = False
     """The runner before us ended in order, so nothing of it can still land."""
     existing_records: str = "stop"
+    fold_partitions: bool = False
+    """Where a target topic has fewer partitions than its source: a record goes to its partition modulo theirs."""
+    recreate: bool = False
+    """A target topic that was made anew is filled from bronze, by a run that has not sent to it yet."""
     latest: Callable[[SourcePartition], int] | None = None
     budget_bytes: int = 256 << 20
     rate_limit_per_second: int | None = None
@@ -188,6 +210,10 @@ class FanOut:
     _shared: set[TopicPartition] = field(default_factory=set)
     _suspects: set[SourcePartition] = field(default_factory=set)
     """Partitions with a record that a broker refused."""
+    _touched: set[SourcePartition] = field(default_factory=set)
+    """Partitions that the ledger knows of from this epoch: a new beginning needs the next one."""
+    _served: dict[SourcePartition, int] = field(default_factory=dict)
+    """The round in which a partition last sent: those that share a target partition take turns."""
     _lock: Lock = field(default_factory=Lock)
     _next: Lock = field(default_factory=Lock)
     """Held by the one who waits for `_lock`."""
@@ -266,16 +292,28 @@ class FanOut:
         )
 
     def _due(self) -> list[Due]:
-        """What may go out now. Incarnations of a topic share a target partition: the elder goes first, alone."""
+        """What may go out now, one writer for each target partition."""
         held, ends = due_segments(self.bronze.segments(), self.book.positions), self._known_ends()
-        elders: dict[TopicPartition, Due] = {}
-        for source, position in self.book.positions.items():
-            target = position.target_partition
-            if source in held and target not in elders and not self.paused(source.topic):
-                at_end = replace(position, target_end=ends[target])
-                shared, carefully = target in self._shared, source in self._suspects
-                elders[target] = Due(source, at_end, shared, tuple(held[source]), carefully)
-        return list(elders.values())
+        chosen = one_for_each_target(
+            (
+                (source, self.book.positions[source].target_partition)
+                for source in self.book.positions
+                if source in held
+            ),
+            self.paused,
+            self._served,
+        )
+        self._served.update(dict.fromkeys(chosen.values(), self.progress.rounds + 1))
+        return [
+            Due(
+                source,
+                replace(self.book.positions[source], target_end=ends[target]),
+                target in self._shared,
+                tuple(held[source]),
+                source in self._suspects,
+            )
+            for target, source in chosen.items()
+        ]
 
     def _known_ends(self) -> dict[TopicPartition, int]:
         """Where each target partition ends, as far as anybody who writes to it knows."""
@@ -322,6 +360,7 @@ class FanOut:
     def _record(self, outcome: Outcome, until: int | None = None) -> None:
         position = self.book.positions[outcome.source]
         entries = self._entries(outcome, position)
+        self._touched.add(outcome.source)
         self.ledger.add(entries)
         for entry in entries:
             self.book.apply(entry)
@@ -386,19 +425,23 @@ class FanOut:
             hit("baseline-committed")
         for entry in entries:
             self.book.apply(entry)
+            self._touched.add(entry.source)
 
     def _baselines(self, firsts: Mapping[SourcePartition, int]) -> list[Entry]:
         topics = self.target_topics()
         places = {
-            source: TopicPartition(topics[source.topic].name, source.partition)
-            for source in sorted(firsts)
-            if source.topic in topics
+            source: self._place(source, topics[source.topic]) for source in sorted(firsts) if source.topic in topics
         }
         ends = self.cluster.log_ends(places.values())
         return [
             self._baseline(source, target, topics[source.topic].id, firsts[source], ends[target])
             for source, target in places.items()
         ]
+
+    def _place(self, source: SourcePartition, topic: TopicInfo) -> TopicPartition:
+        """For good: the ledger keeps it, whatever becomes of the number of partitions."""
+        folded = self.fold_partitions and source.partition >= topic.partitions
+        return TopicPartition(topic.name, source.partition % topic.partitions if folded else source.partition)
 
     def _baseline(self, source: SourcePartition, target: TopicPartition, topic_id: str, first: int, end: int) -> Entry:
         if end and self._known_ends().get(target) != end:
@@ -437,17 +480,44 @@ class FanOut:
 
     def _check_topic_ids(self) -> None:
         seen = self.cluster.describe(p.target_partition.topic for p in self.book.positions.values())
-        for source, position in self.book.positions.items():
-            name, kept = position.target_partition.topic, position.target_topic_id
-            now = seen[name].id if name in seen else "(no such topic)"
-            if kept and now and now != kept:
-                fault = TargetDiverged(
-                    f"flow {self.errand.flow}: topic {name} on {self.errand.target} was made anew or deleted: "
-                    f"its id was {kept}, now {now}",
-                    f"`mirrorlake repair --target {self.errand.target}` fills it from bronze; or remove the target",
-                )
-                self._tell_divergence(source, position, fault)
-                raise fault
+        remade = {
+            source: position for source, position in self.book.positions.items() if is_another_topic(position, seen)
+        }
+        if remade and self.recreate and not remade.keys() & self._touched:
+            self._begin_anew(remade)
+        elif remade:
+            source, position = next(iter(remade.items()))
+            fault = self._remade(position, seen)
+            self._tell_divergence(source, position, fault)
+            raise fault
+
+    def _remade(self, position: Position, seen: Mapping[str, TopicInfo]) -> TargetDiverged:
+        name, target = position.target_partition.topic, self.errand.target
+        now = seen[name].id if name in seen else "(no such topic)"
+        kind = TopicRemade if self.recreate else TargetDiverged
+        return kind(
+            f"flow {self.errand.flow}: topic {name} on {target} was made anew or deleted: "
+            f"its id was {position.target_topic_id}, now {now}",
+            f"`mirrorlake repair --target {target}` fills it from bronze, on_topic_deleted: recreate always does; "
+            "or remove the target",
+        )
+
+    def _begin_anew(self, remade: Mapping[SourcePartition, Position]) -> None:
+        """Everything that bronze has goes to the new topic; what the old one held is an incident."""
+        for source, position in remade.items():
+            del self.book.positions[source]
+            self.outbox.incident(
+                "target_topic_remade", self.errand.target, source, 0, position.next_offset - 1,
+                f"{position.target_partition.topic} was deleted or made anew: filled from bronze",
+            )  # fmt: skip
+        self.bronze.refresh()
+        self._begin_new_partitions()
+
+    def doubt(self, seen: Mapping[str, TopicInfo]) -> bool:
+        """Look at the target before the next round, if its topics are not those that we fill."""
+        doubtful = any(is_another_topic(position, seen) for position in list(self.book.positions.values()))
+        self._recovered = self._recovered and not doubtful
+        return doubtful
 
     def _recover_all(self) -> Iterator[Recovered]:
         by_target: dict[TopicPartition, dict[SourcePartition, Position]] = defaultdict(dict)
@@ -505,6 +575,12 @@ class FanOut:
         for position in self.book.positions.values():
             if position.target_partition == found.target:
                 position.target_end = max(position.target_end, found.target_end)
+
+
+def is_another_topic(position: Position, seen: Mapping[str, TopicInfo]) -> bool:
+    """Is the target topic gone, or not the one that we filled? Brokers without topic ids cannot tell."""
+    topic = seen.get(position.target_partition.topic)
+    return bool(position.target_topic_id and (topic is None or (topic.id and topic.id != position.target_topic_id)))
 
 
 def joined(left_out: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from mirrorlake.bronze import (
     Loss,
     Reading,
     last_batch,
+    parse_offsets,
     read_positions,
     read_topic_ids,
     records_per_batch,
@@ -27,8 +29,8 @@ from mirrorlake.bronze import (
 )
 from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
-from mirrorlake.control import Pauses
-from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch
+from mirrorlake.control import Pauses, write_json
+from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
@@ -131,7 +133,17 @@ class Relay:
         """Look again for topics and partitions; targets grow before records go to them."""
         self._topics = self.source.describe(self.source_topics())
         for target in self.present_targets():
-            self.ensure_targets(target)
+            self._look_at(target)
+
+    def _look_at(self, target: Target) -> None:
+        fan_out = self.fan_outs.get(target.cluster)
+        try:
+            made = {topic.name: topic for topic in self.ensure_targets(target).values()}
+        except (UsageFault, TopicMissing):
+            # A new topic that this target cannot have: its fan-out stops for it, and the others go on.
+            made = {}
+        if fan_out and (not made or fan_out.doubt(made)):
+            self._deliver_soon(fan_out)
 
     def sibling(self, spec: RelaySpec) -> Relay:
         """Another table of the same flow."""
@@ -217,15 +229,26 @@ class Relay:
 
     def _starting_offsets(self) -> str:
         """Where a new checkpoint begins: where we stood before a loss, else bronze's own end, else the flow's start."""
-        partitions = self.source_partitions()
         seed = self._bronze_positions() if self._seed is None else self._seed
-        if seed or self._seed is not None:
-            return starting_offsets({at: seed.get(at, EARLIEST) for at in partitions})
+        if not seed and self._seed is None and self.flow.start == "earliest":
+            return "earliest"
+        begin = self._first_positions() | seed
+        return starting_offsets({at: begin.get(at, EARLIEST) for at in self.source_partitions()})
+
+    def _first_positions(self) -> dict[TopicPartition, int]:
+        """The flow's start, looked up once and kept: a restart before the first record must not begin later."""
+        if self.flow.start == "earliest":
+            return {}
+        path = self.world.root / "starts" / f"{self.flow.name}.{self.spec.table}.json"
+        if not path.exists():
+            write_json(path, json.loads(starting_offsets(self._look_up_start())))
+        return parse_offsets(path.read_text())
+
+    def _look_up_start(self) -> dict[TopicPartition, int]:
+        partitions = self.source_partitions()
         if isinstance(self.flow.start, datetime):
-            return starting_offsets(self.source.offsets_at(partitions, int(self.flow.start.timestamp() * 1000)))
-        if self.flow.start == "latest":
-            return starting_offsets(self.source.log_ends(partitions))
-        return "earliest"
+            return self.source.offsets_at(partitions, int(self.flow.start.timestamp() * 1000))
+        return self.source.log_ends(partitions)
 
     def _bronze_positions(self) -> dict[TopicPartition, int]:
         folder = self.world.tables.folder(self.spec.table)
@@ -273,6 +296,8 @@ class Relay:
             self.stopped_cleanly,
             # A monitor wants the newest beat: those of another replicator before us do no harm.
             "append" if self.spec.heartbeats and self.flow.provenance else target.existing_records,
+            target.partitions == "modulo",
+            target.on_topic_deleted == "recreate",
             self._latest,
             self.flow.fanout.max_bytes_per_round,
             target.rate_limit_records_per_second,

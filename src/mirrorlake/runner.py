@@ -19,7 +19,7 @@ import pyarrow as pa
 from mirrorlake import control
 from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, StorageUnreachable, Transient
+from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, StorageUnreachable, TopicRemade, Transient
 from mirrorlake.fanout import last_line
 from mirrorlake.lease import (
     LEASE_SECONDS,
@@ -88,8 +88,24 @@ class Run:
     _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
     _mourned: dict[str, Exception] = field(default_factory=dict)
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
+    _begun: float | None = None
+    _asked_to_stop: bool = False
+    _over: threading.Event = field(default_factory=threading.Event)
+    """Set when the relays of this pass stop."""
 
     def __call__(self) -> None:
+        """Run; and once more, with a new epoch, where a topic that somebody deleted is to be filled again."""
+        while True:
+            try:
+                return self._run()
+            except TopicRemade as fault:
+                if self._asked_to_stop or not self._restarts.allowed("remade topics"):
+                    raise
+                self.say(f"starting again: {fault.what}")
+                self.stopping.clear()
+                self._mourned.clear()
+
+    def _run(self) -> None:
         """1. storage, clusters and leases; 2. Spark; 3. relays; 4. the control loop; 5. a clean stop."""
         root = storage_root(self.config)
         check_root(root)
@@ -164,6 +180,8 @@ class Run:
 
     def _stop(self, world: World, relays: Sequence[Relay], ledger: LedgerWriter, reason: str) -> None:
         self.say("stopping")
+        self._asked_to_stop = self.stopping.is_set()
+        self._over.set()
         for relay in relays:
             relay.stop()
         self._sample(world, relays, quietly=True)
@@ -201,15 +219,16 @@ class Run:
 
     def _keep_up(self, keepers: Sequence[Upkeep]) -> None:
         """Once, or for as long as we run, each in a thread of its own: a target that is away holds back nobody."""
+        self._over = threading.Event()
         for keeper in keepers:
             if self.once:
                 self._tolerantly(keeper.tend)
             else:
-                threading.Thread(target=self._tend_for_long, args=(keeper,), daemon=True).start()
+                threading.Thread(target=self._tend_for_long, args=(keeper, self._over), daemon=True).start()
 
-    def _tend_for_long(self, keeper: Upkeep) -> None:
+    def _tend_for_long(self, keeper: Upkeep, over: threading.Event) -> None:
         told = ""
-        while not self.stopping.wait(0.5):
+        while not over.wait(0.5):
             try:
                 keeper.tend()
             except MirrorlakeError as fault:
@@ -245,12 +264,12 @@ class Run:
     # --- the control loop ---
 
     def _control(self, world: World, relays: list[Relay]) -> None:
-        begun = time.monotonic()
+        self._begun = self._begun or time.monotonic()
         refresh = Every(self.config.runner.refresh_topics_seconds)
         sample = Every(self.config.runner.lag_sample_seconds)
         arrivals = Every(5)
         while not self.stopping.wait(0.5):
-            if self.for_seconds is not None and time.monotonic() - begun > self.for_seconds:
+            if self.for_seconds is not None and time.monotonic() - self._begun > self.for_seconds:
                 return
             self._tend(relays)
             self._show(relays)
@@ -299,6 +318,9 @@ class Run:
             relay.find_failures()
             if relay.ingest_failure is not None:
                 self._tend_ingest(relay, relay.ingest_failure, patience)
+            for fault in relay.dead.values():
+                if isinstance(fault, TopicRemade):
+                    raise fault
             for target in relay.dead.keys() - self._mourned.keys():
                 self._mourned[target] = relay.dead[target]
                 self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")

@@ -129,6 +129,8 @@ class TargetPlan:
     creates: Mapping[str, int] = field(default_factory=dict)
     """Topic -> its partitions."""
     grows: Mapping[str, int] = field(default_factory=dict)
+    folds: Mapping[str, int] = field(default_factory=dict)
+    """Topic with fewer partitions than its source -> how many; a record goes to its partition modulo that number."""
     alters: Mapping[str, Changes] = field(default_factory=dict)
     """Topic -> key -> value, None to take the key back. A topic that is to be made is made with them."""
     acls: AclChanges = field(default_factory=AclChanges)
@@ -149,6 +151,8 @@ class TargetPlan:
             yield f"create topic {name} with {count} partitions{_told(self.alters.get(name, {}))}"
         for name, count in self.grows.items():
             yield f"grow topic {name} to {count} partitions"
+        for name, count in self.folds.items():
+            yield f"topic {name} keeps {count} partitions: a record goes to its partition modulo {count}"
         for name in self.alters.keys() - self.creates.keys():
             yield f"alter topic {name}{_told(self.alters[name])}"
         yield from (f"give ACL: {acl}" for acl in self.acls.give)
@@ -159,6 +163,7 @@ class TargetPlan:
             "target": self.target,
             "creates": dict(self.creates),
             "grows": dict(self.grows),
+            "folds": dict(self.folds),
             "alters": {topic: dict(changes) for topic, changes in self.alters.items()},
             "acls": {"give": [asdict(acl) for acl in self.acls.give], "take": [asdict(acl) for acl in self.acls.take]},
             "refusals": {**self.misnamed, **self.refusals},
@@ -173,16 +178,17 @@ def _told(changes: Changes) -> str:
 
 
 def plan_target(wish: Wish, look: Look) -> TargetPlan:
-    source, existing = look.source.topics, look.target.topics
-    wanted = {name: source[topic].partitions for topic, name in wish.names.items() if topic in source}
+    existing, wanted = look.target.topics, _partitions(wish, look)
     missing = {name: count for name, count in wanted.items() if name not in existing}
     short = {name: count for name, count in wanted.items() if name in existing and existing[name].partitions < count}
-    refused = _not_made(wish, missing) | _not_grown(wish, short)
+    folding = _folds(wish)
+    refused = _not_made(wish, missing) | ({} if folding else _not_grown(wish, short))
     settings = _wanted_settings(wish, look)
     return TargetPlan(
         wish.target.cluster,
         {name: count for name, count in missing.items() if name not in refused},
-        {name: count for name, count in short.items() if name not in refused},
+        {name: count for name, count in short.items() if name not in refused and not folding},
+        {name: existing[name].partitions for name in short} if folding else {},
         _alters(settings, look, refused),
         _acls(wish, look),
         wish.misnamed,
@@ -193,18 +199,37 @@ def plan_target(wish: Wish, look: Look) -> TargetPlan:
     )
 
 
+def _partitions(wish: Wish, look: Look) -> dict[str, int]:
+    """Target topic -> the partitions it should have: the source's, or as many as there can be where they may fold."""
+    source, most = look.source.topics, wish.limits.max_partitions
+    wanted = {name: source[topic].partitions for topic, name in wish.names.items() if topic in source}
+    return {name: min(count, most) for name, count in wanted.items()} if most and _folds(wish) else wanted
+
+
+def _folds(wish: Wish) -> bool:
+    return wish.target.partitions == "modulo"
+
+
 def _not_made(wish: Wish, missing: Mapping[str, int]) -> dict[str, str]:
-    if wish.target.create_topics and wish.limits.can_create_topics:
-        return {}
     why = "may not be made here (create_topics, or the kind of cluster)"
-    return {name: f"needs {count} partitions and {why}" for name, count in missing.items()}
+    may = wish.target.create_topics and wish.limits.can_create_topics
+    return {name: _needs(count, why) for name, count in missing.items() if not may} | _too_many(wish, missing)
 
 
 def _not_grown(wish: Wish, short: Mapping[str, int]) -> dict[str, str]:
-    if wish.target.create_topics and wish.limits.can_add_partitions:
-        return {}
-    why = "may not grow here (create_topics, or the kind of cluster)"
-    return {name: f"needs {count} partitions and {why}" for name, count in short.items()}
+    why = "may not grow here (create_topics, or the kind of cluster); `partitions: modulo` would do with fewer"
+    may = wish.target.create_topics and wish.limits.can_add_partitions
+    return {name: _needs(count, why) for name, count in short.items() if not may} | _too_many(wish, short)
+
+
+def _too_many(wish: Wish, wanted: Mapping[str, int]) -> dict[str, str]:
+    most = wish.limits.max_partitions
+    why = f"may have {most} at most; `partitions: modulo` would do with fewer"
+    return {name: _needs(count, why) for name, count in wanted.items() if most and count > most}
+
+
+def _needs(count: int, why: str) -> str:
+    return f"needs {count} partitions and {why}"
 
 
 def _commands(wish: Wish, refused: Mapping[str, int], existing: Mapping[str, TopicInfo]) -> dict[str, str]:

@@ -172,16 +172,7 @@ class Flow:
     def command(self, *arguments: str, environment: dict[str, str] | None = None) -> Command:
         """`mirrorlake` as a user starts it, in a process of its own."""
         self._commands += 1
-        output = self.folder / f"output-{self._commands}.txt"
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "mirrorlake.cli", *arguments],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-            )
-        return Command(process, output)
+        return run_command(self.folder / f"output-{self._commands}.txt", *arguments, environment=environment)
 
     def start(self, *arguments: str, environment: dict[str, str] | None = None) -> Command:
         return self.command("run", "-c", str(self.write()), *arguments, environment=environment)
@@ -200,6 +191,18 @@ class Command:
 
     def send_signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+
+def run_command(output: Path, *arguments: str, environment: dict[str, str] | None = None) -> Command:
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mirrorlake.cli", *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    return Command(process, output)
 
 
 def finish(command: Command, timeout_seconds: float = 120) -> tuple[int, str]:

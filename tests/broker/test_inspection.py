@@ -27,7 +27,7 @@ def test_the_plan_is_what_run_does_and_then_nothing_is_left(
     flow = make_flow([topic])
     table = f"bronze.source__{topic.replace('-', '__h')}"
     nothing = {
-        "target": "target", "creates": {}, "grows": {}, "alters": {}, "acls": {"give": [], "take": []},
+        "target": "target", "creates": {}, "grows": {}, "folds": {}, "alters": {}, "acls": {"give": [], "take": []},
         "refusals": {}, "declined": {},
     }  # fmt: skip
     wanted = {**nothing, "creates": {f"source.{topic}": 2}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -14,8 +14,24 @@ from hypothesis import strategies as st
 from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_row, bronze_table, errand
 
 from mirrorlake import errors, fanout
-from mirrorlake.errors import DeliveryDoubt, ExistingRecords, MirrorlakeError, Transient
-from mirrorlake.fanout import Due, FanOut, Outbox, due_segments, error_from_text, joined, plan_round
+from mirrorlake.errors import (
+    DeliveryDoubt,
+    ExistingRecords,
+    MirrorlakeError,
+    TargetDiverged,
+    TopicRemade,
+    Transient,
+)
+from mirrorlake.fanout import (
+    Due,
+    FanOut,
+    Outbox,
+    due_segments,
+    error_from_text,
+    joined,
+    one_for_each_target,
+    plan_round,
+)
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import LedgerWriter, Position, fold, read
 from mirrorlake.produce import Errand, Outcome, Shaper, Slice, _checked_ends, _prove, note
@@ -295,3 +311,100 @@ def test_a_topic_made_anew_goes_to_the_same_partition_after_its_elder(tmp_path: 
     relay.ingest(2, source=anew)
     assert relay.deliver() == values(*range(6), 0, 1, 2)
     assert relay.incidents == []
+
+
+# --- fewer partitions than the source ---
+
+
+def test_folded_partitions_share_a_target_partition_each_in_its_order_and_by_turns(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    fields = {"fold_partitions": True, "budget_bytes": 1}
+    relay = Relay(tmp_path, cluster, **fields)
+    third = SOURCE._replace(partition=3)
+    for offset in (0, 1, 2):
+        relay.ingest(offset)
+    for offset in (10, 11, 12):
+        relay.ingest(offset, source=third)
+    assert relay.deliver() == values(0, 10, 1, 11, 2, 12)
+    relay.ingest(13, source=third)
+    relay.ingest(3)
+    again = Relay(tmp_path, cluster, epoch=2, **fields)
+    assert sorted(again.deliver()[6:]) == values(13, 3), "and a restart goes on after both"
+    assert again.deliver() == relay.deliver()
+
+
+def test_partitions_are_folded_by_their_number_modulo_the_topics(tmp_path: Path, cluster: FakeCluster) -> None:
+    topics = {"orders": TopicInfo("src.orders", "target-id", 2, 1)}
+    relay = Relay(tmp_path, cluster, fold_partitions=True, target_topics=lambda: topics)
+    for partition in range(5):
+        relay.ingest(partition, source=SOURCE._replace(partition=partition))
+    relay.deliver()
+    held = {at.partition: [message.value() for message in log] for at, log in cluster.logs.items()}
+    assert held == {0: values(0, 2, 4), 1: values(1, 3)}
+
+
+def test_a_busy_partition_does_not_keep_its_neighbour_waiting() -> None:
+    busy, quiet = SOURCE, SOURCE._replace(partition=2)
+    waiting = [(busy, TARGET), (quiet, TARGET)]
+    assert one_for_each_target(waiting, lambda _: False, {}) == {TARGET: busy}
+    assert one_for_each_target(waiting, lambda _: False, {busy: 1}) == {TARGET: quiet}
+    elder = SOURCE._replace(topic_id=OTHER_ID)
+    assert one_for_each_target([(elder, TARGET), (busy, TARGET)], lambda _: False, {elder: 9}) == {TARGET: elder}
+    assert one_for_each_target(waiting, lambda _: True, {}) == {}
+
+
+# --- a target topic that somebody deleted ---
+
+
+class RemadeCluster(FakeCluster):
+    """Its topic was deleted and made again."""
+
+    topic_id = "target-id"
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        return {topic: TopicInfo(topic, self.topic_id, 1, 1) for topic in topics}
+
+    def remake(self) -> None:
+        self.topic_id = "another-id"
+        self.logs.clear()
+        self.ends.clear()
+
+
+@pytest.fixture
+def remade(monkeypatch: pytest.MonkeyPatch) -> RemadeCluster:
+    monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.0)
+    return RemadeCluster()
+
+
+def topics_now(cluster: RemadeCluster) -> dict[str, Any]:
+    return {"target_topics": lambda: {"orders": TopicInfo("src.orders", cluster.topic_id, 1, 1)}}
+
+
+def test_a_topic_that_was_deleted_stops_the_target(tmp_path: Path, remade: RemadeCluster) -> None:
+    relay = Relay(tmp_path, remade, **topics_now(remade))
+    relay.ingest(0, 1)
+    relay.deliver()
+    assert not relay.fan_out.doubt(remade.describe(["src.orders"]))
+    remade.remake()
+    assert relay.fan_out.doubt(remade.describe(["src.orders"]))
+    with pytest.raises(TargetDiverged, match="made anew or deleted"):
+        relay.fan_out.deliver()
+    assert [incident[0] for incident in relay.incidents] == ["target_diverged"]
+    assert relay.fan_out.doubt({}), "gone altogether"
+
+
+def test_a_topic_that_was_deleted_is_filled_again_by_the_next_epoch(tmp_path: Path, remade: RemadeCluster) -> None:
+    fields = {"recreate": True, **topics_now(remade)}
+    relay = Relay(tmp_path, remade, **fields)
+    relay.ingest(0, 1)
+    relay.deliver()
+    remade.remake()
+    relay.fan_out.doubt(remade.describe(["src.orders"]))
+    with pytest.raises(TopicRemade):
+        relay.fan_out.deliver()
+    again = Relay(tmp_path, remade, epoch=2, **fields)
+    again.ingest(2)
+    assert again.deliver() == values(0, 1, 2)
+    assert [incident[0] for incident in again.incidents] == ["target_topic_remade"]
+    assert Relay(tmp_path, remade, epoch=3, **fields).deliver() == values(0, 1, 2), "once"

@@ -56,6 +56,18 @@ def test_where_nothing_may_be_made_it_is_listed(asked: Wish) -> None:
         make_topics(NotedCluster(), target(), plan)  # type: ignore[arg-type]
 
 
+def test_fewer_partitions_are_folded_where_asked_for_and_refused_otherwise() -> None:
+    folding = target(partitions="modulo")
+    plan = plan_target(wish(target=folding), LOOK)
+    assert (plan.creates, plan.grows, plan.folds, plan.refusals) == ({"src.a": 3}, {}, {"src.b": 2}, {})
+    few = replace(KAFKA, max_partitions=2)
+    assert plan_target(wish(target=folding, limits=few), LOOK).creates == {"src.a": 2}
+    assert set(plan_target(wish(limits=few), LOOK).refusals) == {"src.a", "src.b"}, "2 at most"
+    fixed = replace(KAFKA, can_add_partitions=False)
+    assert "partitions: modulo" in plan_target(wish(limits=fixed), LOOK).refusals["src.b"]
+    assert plan_target(wish(target=folding, limits=HUBS), LOOK).refusals.keys() == {"src.a"}, "it cannot be made there"
+
+
 def test_a_source_topic_that_is_gone_needs_nothing() -> None:
     assert plan_target(wish(), Look(Side(), Side())) == TargetPlan("dr")
 
@@ -103,10 +115,11 @@ def test_acls_are_planned_where_both_sides_were_asked(source: Any, there: Any, g
 def test_a_plan_says_in_words_what_it_would_do() -> None:
     acls = AclChanges((replace(ACL, name="src.a"),), (replace(ACL, name="src.b"),))
     alters = {"src.a": {"cleanup.policy": "compact"}, "src.c": {"retention.ms": None}}
-    plan = TargetPlan("dr", {"src.a": 3}, {"src.b": 4}, alters, acls)
+    plan = TargetPlan("dr", {"src.a": 3}, {"src.b": 4}, {"src.c": 2}, alters, acls)
     assert list(plan.lines()) == [
         "create topic src.a with 3 partitions: cleanup.policy=compact",
         "grow topic src.b to 4 partitions",
+        "topic src.c keeps 2 partitions: a record goes to its partition modulo 2",
         "alter topic src.c: retention.ms=(default)",
         "give ACL: allow User:ann read on topic src.a",
         "take away ACL: allow User:ann read on topic src.b",
@@ -141,7 +154,7 @@ class NotedCluster:
 
 def test_a_plan_is_carried_out_as_it_says() -> None:
     alters = {"src.a": {"cleanup.policy": "compact", "x": None}, "src.c": {"retention.ms": None}}
-    plan = TargetPlan("dr", {"src.a": 3}, {"src.b": 4}, alters, AclChanges((ACL,), (ACL,)))
+    plan = TargetPlan("dr", {"src.a": 3}, {"src.b": 4}, {}, alters, AclChanges((ACL,), (ACL,)))
     cluster = NotedCluster()
     make_topics(cluster, target(replication_factor=2), plan)  # type: ignore[arg-type]
     failed = bring_in_step(cluster, plan)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""No loops: clusters that send to each other, by prefixed and by identical names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from harness import Record, Records, flat
+from pyspark.sql import SparkSession
+
+from mirrorlake import inspection
+from mirrorlake.config import Config, load
+from mirrorlake.lab import Lab
+from mirrorlake.runner import Run
+from mirrorlake.tables import FolderTables
+from mirrorlake.world import connect
+
+MANY, FEW, PARTITIONS = 10_000, 300, 2
+Mesh = Callable[..., Config]
+
+
+@pytest.fixture
+def mesh(tmp_path: Path, lab: Lab) -> Mesh:
+    """One configuration with a flow from each source to its targets."""
+
+    def make(links: Mapping[str, Sequence[str]], naming: str, patterns: list[str], **options: Any) -> Config:
+        flows = {
+            source: {
+                "source": source,
+                "patterns": patterns,
+                "targets": [{"cluster": alias, "naming": naming, "existing_records": "append"} for alias in targets],
+                **options,
+            }
+            for source, targets in links.items()
+        }
+        clusters = {alias: lab.cluster(alias).cluster_yaml() for alias in links}
+        path = tmp_path / "mesh.yml"
+        content = {"storage": {"root": str(tmp_path / "state")}, "clusters": clusters, "flows": flows}
+        path.write_text(yaml.safe_dump(content))
+        return load(path)
+
+    return make
+
+
+def own(cluster: str, count: int) -> list[Record]:
+    """Records whose values say where they began."""
+    return [
+        Record(b"%s-%d" % (cluster.encode(), n), b"key-%d" % n, (), 1_700_000_000_000 + n, n % PARTITIONS)
+        for n in range(count)
+    ]
+
+
+def begin(records: Records, topic: str, clusters: Sequence[str], count: int) -> None:
+    for cluster in clusters:
+        records.create(cluster, topic, PARTITIONS)
+        records.send(cluster, topic, own(cluster, count))
+
+
+def values(records: Records, cluster: str, topic: str) -> Counter[bytes | None]:
+    return Counter(record.value for record in flat(records.read(cluster, topic)))
+
+
+def everything(clusters: Sequence[str], count: int) -> Counter[bytes | None]:
+    return Counter(record.value for cluster in clusters for record in own(cluster, count))
+
+
+def run(config: Config, spark: SparkSession, times: int) -> None:
+    for _ in range(times):
+        Run(config, once=True, spark=spark)()
+
+
+def audits_are_well(config: Config, tmp_path: Path) -> bool:
+    clusters, tables = connect(config, list(config.flows.values())), FolderTables(tmp_path / "state")
+    return all(inspection.run_audit(config, flow, clusters, tables).ok for flow in config.flows.values())
+
+
+def left_out(tmp_path: Path, flow: str) -> int:
+    """Records that the ledger has as skipped."""
+    rows = FolderTables(tmp_path / "state").read("ops.ledger").to_pylist()
+    return sum(row["count"] for row in rows if row["kind"] == "skip" and row["flow"] == flow)
+
+
+def test_replication(mesh: Mesh, records: Records, spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Both ways by default names: each cluster has its own and a copy of the other's, and no copy of a copy."""
+    config = mesh({"source": ["target"], "target": ["source"]}, "default", [rf"(.*\.)?{topic}"])
+    begin(records, topic, ["source", "target"], MANY)
+    run(config, spark, times=2)
+    for here, there in (("source", "target"), ("target", "source")):
+        assert values(records, here, topic) == everything([here], MANY)
+        assert values(records, here, f"{there}.{topic}") == everything([there], MANY)
+        named = [name for name in records.cluster(here).topic_names() if topic in name]
+        assert sorted(named) == sorted([topic, f"{there}.{topic}"])
+    assert audits_are_well(config, tmp_path)
+
+
+def test_identity_replication(mesh: Mesh, records: Records, spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Both ways by identical names, which MM2 cannot: each record once on each cluster, by provenance."""
+    config = mesh({"source": ["target"], "target": ["source"]}, "identity", [topic])
+    begin(records, topic, ["source", "target"], MANY)
+    run(config, spark, times=2)
+    for cluster in ("source", "target"):
+        assert values(records, cluster, topic) == everything(["source", "target"], MANY)
+        assert left_out(tmp_path, cluster) == MANY, "what came from there does not go back, and the ledger says so"
+    assert audits_are_well(config, tmp_path)
+
+
+THREE = ["source", "target", "hubs"]
+
+
+def test_three_clusters_meshed(mesh: Mesh, records: Records, spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    """Every cluster sends to both others: one hop is enough, and a second would be a copy too many."""
+    links = {cluster: [other for other in THREE if other != cluster] for cluster in THREE}
+    config = mesh(links, "identity", [topic], max_hops=1)
+    begin(records, topic, THREE, FEW)
+    run(config, spark, times=2)
+    for cluster in THREE:
+        assert values(records, cluster, topic) == everything(THREE, FEW)
+    assert audits_are_well(config, tmp_path)
+
+
+def test_three_clusters_in_a_ring(
+    mesh: Mesh, records: Records, spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    """Every cluster sends to the next: two hops reach all, and nobody gets back what began with him."""
+    links = {"source": ["target"], "target": ["hubs"], "hubs": ["source"]}
+    config = mesh(links, "identity", [topic], max_hops=2)
+    begin(records, topic, THREE, FEW)
+    run(config, spark, times=3)
+    for cluster in THREE:
+        assert values(records, cluster, topic) == everything(THREE, FEW)
+    assert audits_are_well(config, tmp_path)

@@ -1,0 +1,76 @@
+"""What a target's topics may lack: partitions, or the whole topic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from harness import Flow, Record, Records, count, flat, wait_until
+
+from mirrorlake.errors import TopicMissing
+from mirrorlake.runner import Run
+
+
+def test_fewer_partitions_than_the_source_keep_every_key_in_order(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    name, sent = f"source.{topic}", records.numbered(100, 5)
+    records.create("source", topic, 5)
+    records.create("target", name, 2)
+    records.send("source", topic, sent[:60])
+    flow = make_flow([topic], target={"partitions": "modulo"})
+    flow.run_once()
+    records.send("source", topic, sent[60:])
+    flow.run_once()
+    found = records.read("target", name)
+    assert sorted(r.value or b"" for r in flat(found)) == sorted(r.value or b"" for r in sent)
+    for partition in range(5):
+        expected = [record.value for record in sent if record.partition == partition]
+        kept = {record.value for record in sent if record.partition == partition}
+        assert [record.value for record in found[partition % 2] if record.value in kept] == expected
+    assert flow.audit().ok
+
+
+def test_a_topic_that_cannot_grow_is_refused_by_default(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    records.create("source", topic, 3)
+    records.create("target", f"source.{topic}", 2)
+    flow = make_flow([topic], target={"create_topics": False})
+    try:
+        flow.run_once()
+    except TopicMissing as fault:
+        assert "partitions: modulo" in fault.what
+    else:
+        raise AssertionError("it ran")
+    assert count(records.read("target", f"source.{topic}")) == 0
+
+
+def test_a_topic_that_somebody_deleted_is_made_again_and_filled_while_the_rest_runs(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    name, sent = f"source.{topic}", records.numbered(60)
+    records.create("source", topic)
+    records.send("source", topic, sent)
+    flow = make_flow([topic], target={"on_topic_deleted": "recreate"})
+    run = Run(flow.config(), spark=flow.spark)
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    try:
+        wait_until(lambda: records.arrived("target", name, 60), "all records")
+        before = records.cluster("target").describe([name])[name].id
+        records.cluster("target").delete_topic(name)
+
+        def again() -> bool:
+            topics = records.cluster("target").describe([name])
+            return name in topics and topics[name].id != before and records.arrived("target", name, 60)
+
+        wait_until(again, "the topic made again and filled", 90)
+        records.send("source", topic, [Record(b"after")])
+        wait_until(lambda: records.arrived("target", name, 61), "the record after")
+    finally:
+        run.stopping.set()
+        runner.join(60)
+    assert [record.value for record in flat(records.read("target", name))] == [r.value for r in sent] + [b"after"]
+    assert "target_topic_remade" in [row["kind"] for row in flow.rows("ops.incidents")]
+    assert flow.audit().ok
