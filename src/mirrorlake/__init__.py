@@ -50,6 +50,7 @@ READING_ORDER = (
     "crossing",  # from one cluster to another, along flows and against them
     "groups",  # consumer groups on both sides, and every decision about them
     "control",  # pause, resume, status
+    "deletion",  # topics that the source has no more
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
     "upkeep",  # configurations and ACLs kept as on the source, heartbeats

@@ -525,6 +525,10 @@ class Target(Model):
     """Topic configurations as on the source."""
     acls: AclSync = AclSync()
     """ACLs as on the source."""
+    on_source_deleted: Literal["report", "delete"] = "report"
+    """Where a topic is deleted on the source: an incident, or the target's is deleted too, after the time of grace."""
+    delete_after_seconds: Seconds = 86400
+    """The time of grace before a deletion on the source reaches the target."""
     existing_records: Literal["stop", "append", "latest"] = "stop"
     """Where a target topic holds records we do not know: stop, append all, or begin at the latest."""
     rate_limit_records_per_second: int | None = Field(default=None, ge=1)
@@ -615,6 +619,13 @@ class Flow(Model):
                 yield (*here, "cluster"), f"{target.cluster} is a target of this flow already"
             if not self.provenance and not target.sole_writer:
                 yield (*here, "sole_writer"), "must be true where provenance is off: recovery rests on it"
+            if target.on_source_deleted == "delete" and self.on_source_loss == "stop":
+                yield (*here, "on_source_deleted"), "delete needs on_source_loss: continue, or the flow stops before it"
+            if target.on_source_deleted == "delete" and target.naming == "identity" and not target.sole_writer:
+                yield (
+                    (*here, "on_source_deleted"),
+                    "delete with identical names needs sole_writer: others may write there",
+                )
             if not self.provenance and target.partitions == "modulo":
                 yield (*here, "partitions"), "modulo needs provenance: recovery tells partitions apart by it"
             for place, topic in enumerate(target.topics):

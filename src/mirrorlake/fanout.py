@@ -7,6 +7,7 @@ before the next round.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from mirrorlake.errors import (
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
 from mirrorlake.lease import await_no_producers
-from mirrorlake.ledger import BASELINE, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
+from mirrorlake.ledger import BASELINE, END, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
 from mirrorlake.produce import Errand, Outcome, Slice
 from mirrorlake.readers import Bronze
 from mirrorlake.records import SourcePartition, TopicPartition
@@ -282,6 +283,29 @@ class FanOut:
         if self.rate_limit_per_second:
             self.stopping.wait(max(0.0, sent / self.rate_limit_per_second - took_seconds))
 
+    def end(self, topic: str) -> bool:
+        """Nothing more goes to this target topic; false while something is due or a round runs."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._lock.release)
+            going = {s: p for s, p in self.book.positions.items() if p.target_partition.topic == topic}
+            if due_segments(self.bronze.segments(), going):
+                return False
+            entries = [self._end(source, position) for source, position in going.items()]
+            self.ledger.add(entries)
+            self.ledger.flush()
+            for entry in entries:
+                self.book.apply(entry)
+            return True
+
+    def _end(self, source: SourcePartition, position: Position) -> Entry:
+        at, end = position.next_offset, position.target_end
+        return Entry(
+            self.errand.flow, self.errand.target, END, self.errand.epoch, source, at, at - 1,
+            position.target_partition, position.target_topic_id, None, 0, end, "the source topic was deleted",
+        )  # fmt: skip
+
     def behind(self) -> int:
         """How many records of bronze are still to be sent, as far as was looked."""
         held = due_segments(self.bronze.segments(), self.book.positions)
@@ -416,7 +440,7 @@ class FanOut:
         firsts: dict[SourcePartition, int] = {}
         for segment in self.bronze.segments():
             source = segment.source
-            if source not in self.book.positions and not self.paused(source.topic):
+            if source not in self.book.positions and source not in self.book.ended and not self.paused(source.topic):
                 firsts[source] = min(firsts.get(source, segment.first_offset), segment.first_offset)
         entries = self._baselines(firsts) if firsts else []
         if entries:
@@ -515,7 +539,8 @@ class FanOut:
 
     def doubt(self, seen: Mapping[str, TopicInfo]) -> bool:
         """Look at the target before the next round, if its topics are not those that we fill."""
-        doubtful = any(is_another_topic(position, seen) for position in list(self.book.positions.values()))
+        known = [p for p in list(self.book.positions.values()) if p.target_partition.topic in seen]
+        doubtful = any(is_another_topic(position, seen) for position in known)
         self._recovered = self._recovered and not doubtful
         return doubtful
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from mirrorlake import audit, control, lag
 from mirrorlake.bronze import read_positions, read_topic_ids
 from mirrorlake.config import Config, Flow, Target
+from mirrorlake.deletion import read_doomed
 from mirrorlake.errors import StorageUnreachable
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import is_held, read_holder
@@ -243,9 +244,18 @@ def _plan_target(
     config: Config, flow: Flow, target: Target, topics: Mapping[str, TopicInfo], clusters: Mapping[str, Cluster]
 ) -> TargetPlan:
     given = read_given(storage_root(config), flow.name, target.cluster)
-    wish = make_wish(config, flow, target, topics, given)
+    wish = make_wish(config, flow, target, topics, given, _doomed(config, flow, target, topics))
     looker = Looker(clusters[flow.source], clusters[target.cluster], wish)
     return plan_target(wish, looker(topics, configs=True, acls=True))
+
+
+def _doomed(config: Config, flow: Flow, target: Target, topics: Iterable[str]) -> dict[str, str]:
+    """What a run has noticed, and when it is due."""
+    root = storage_root(config)
+    tables = [spec.table for spec in relay_specs(config, flow, topics)] if target.on_source_deleted == "delete" else []
+    found = [doomed for table in tables for doomed in read_doomed(root, flow.name, target.cluster, table)]
+    due = {doomed.topic: doomed.since + target.delete_after_seconds for doomed in found}
+    return {name: datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds") for name, at in due.items()}
 
 
 # --- status ---

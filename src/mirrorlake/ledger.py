@@ -16,6 +16,8 @@ from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
 from mirrorlake.tables import Tables
 
 BASELINE, RELAY, SKIP, REPAIR, REPLAY = "baseline", "relay", "skip", "repair", "replay"
+END = "end"
+"""The target topic was deleted after its source: there is nothing to go on with."""
 _MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
 
 
@@ -87,15 +89,20 @@ class Book:
     """The ledger of one flow and target, folded to what matters for going on."""
 
     positions: dict[SourcePartition, Position] = field(default_factory=dict)
+    ended: set[SourcePartition] = field(default_factory=set)
 
     def apply(self, entry: Entry) -> None:
         kept = self.positions.get(entry.source)
-        if entry.kind not in _MOVES_POSITION:
+        if entry.kind == END:
+            self.positions.pop(entry.source, None)
+            self.ended.add(entry.source)
+        elif entry.kind not in _MOVES_POSITION:
             # A replay or a repair moves the target's end where it went to, which may be another topic.
             if kept and kept.target_partition == entry.target_partition:
                 kept.target_end = max(kept.target_end, entry.target_end)
         elif kept is None or entry.kind == BASELINE:
             self.positions[entry.source] = _from_entry(entry)
+            self.ended.discard(entry.source)
         else:
             kept.next_offset = max(kept.next_offset, entry.source_last + 1)
             kept.target_end = max(kept.target_end, entry.target_end)

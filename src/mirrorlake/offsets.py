@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 
-from mirrorlake.ledger import BASELINE, REPLAY, SKIP, Entry, in_order
+from mirrorlake.ledger import BASELINE, END, REPLAY, SKIP, Entry, in_order
 from mirrorlake.records import Run, SourcePartition, TopicPartition
 
 
@@ -140,7 +140,7 @@ class OffsetMaps:
 
     def _learn(self, entry: Entry) -> None:
         draft = self._drafts.get(entry.source)
-        if entry.kind == REPLAY or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
+        if entry.kind in (REPLAY, END) or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
             return  # A second copy, or one elsewhere: the first is what readers go by.
         self._made.pop(entry.source, None)
         if draft is None or entry.kind == BASELINE:

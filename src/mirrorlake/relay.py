@@ -30,6 +30,7 @@ from mirrorlake.bronze import (
 from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses, write_json
+from mirrorlake.deletion import Doomed, is_due, notice, read_doomed, write_doomed
 from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
@@ -136,7 +137,7 @@ class Relay:
             self._look_at(target)
 
     def _look_at(self, target: Target) -> None:
-        fan_out = self.fan_outs.get(target.cluster)
+        fan_out = self.fan_outs.get(target.cluster) if target.cluster not in self.dead else None
         try:
             made = {topic.name: topic for topic in self.ensure_targets(target).values()}
         except (UsageFault, TopicMissing):
@@ -144,6 +145,34 @@ class Relay:
             made = {}
         if fan_out and (not made or fan_out.doubt(made)):
             self._deliver_soon(fan_out)
+        elif fan_out and target.on_source_deleted == "delete":
+            self._follow_deletions(target, fan_out, made)
+
+    def _follow_deletions(self, target: Target, fan_out: FanOut, made: Iterable[str]) -> None:
+        """A target topic goes after its source topic, when the time of grace is over and all of it was delivered."""
+        place = (self.world.root, self.flow.name, target.cluster, self.spec.table)
+        filled = {p.target_partition.topic: p.target_topic_id for p in list(fan_out.book.positions.values())}
+        before, at = read_doomed(*place), now().timestamp()
+        doomed = notice(filled, made, before, at)
+        grace = target.delete_after_seconds
+        kept = [each for each in doomed if not (is_due(each, at, grace) and self._delete(each, fan_out))]
+        if kept != before:
+            write_doomed(*place, kept)
+
+    def _delete(self, doomed: Doomed, fan_out: FanOut) -> bool:
+        """True when nothing is left to delete. The ledger hears first: a crash between leaves a topic too many."""
+        cluster = fan_out.cluster
+        found = cluster.describe([doomed.topic])
+        if doomed.topic in found and found[doomed.topic].id != doomed.topic_id:
+            return True
+        if not fan_out.end(doomed.topic):
+            return False
+        if doomed.topic in found:
+            cluster.delete_topic(doomed.topic)
+            gone = SourcePartition(doomed.topic, doomed.topic_id, -1)
+            detail = "its source topic was deleted, and the time of grace is over"
+            Writings(self.world, self.flow.name).incident("target_topic_deleted", cluster.alias, gone, -1, -1, detail)
+        return True
 
     def sibling(self, spec: RelaySpec) -> Relay:
         """Another table of the same flow."""

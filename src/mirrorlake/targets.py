@@ -39,12 +39,21 @@ class Wish:
     """Source topic -> why it cannot have the name it should have."""
     given: Sequence[Acl] = ()
     """The ACLs that we once gave."""
+    doomed: Mapping[str, str] = field(default_factory=dict)
+    """Target topic whose source topic is gone -> when it is to be deleted."""
 
 
-def make_wish(config: Config, flow: Flow, target: Target, topics: Iterable[str], given: Sequence[Acl] = ()) -> Wish:
+def make_wish(
+    config: Config,
+    flow: Flow,
+    target: Target,
+    topics: Iterable[str],
+    given: Sequence[Acl] = (),
+    doomed: Mapping[str, str] | None = None,
+) -> Wish:
     names, misnamed = fit_names(config, flow, target, topics)
     cluster = config.clusters[target.cluster]
-    return Wish(target, limits(cluster), flow.source, names, cluster, misnamed, given)
+    return Wish(target, limits(cluster), flow.source, names, cluster, misnamed, given, doomed or {})
 
 
 # --- looking ---
@@ -134,6 +143,8 @@ class TargetPlan:
     alters: Mapping[str, Changes] = field(default_factory=dict)
     """Topic -> key -> value, None to take the key back. A topic that is to be made is made with them."""
     acls: AclChanges = field(default_factory=AclChanges)
+    deletes: Mapping[str, str] = field(default_factory=dict)
+    """Topic whose source topic is gone -> when it is to be deleted."""
     misnamed: Mapping[str, str] = field(default_factory=dict)
     """Source topic -> why it cannot have the name it should have; `run` would stop for it."""
     refusals: Mapping[str, str] = field(default_factory=dict)
@@ -157,6 +168,7 @@ class TargetPlan:
             yield f"alter topic {name}{_told(self.alters[name])}"
         yield from (f"give ACL: {acl}" for acl in self.acls.give)
         yield from (f"take away ACL: {acl}" for acl in self.acls.take)
+        yield from (f"delete topic {name} at {at}: its source is gone" for name, at in self.deletes.items())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -166,6 +178,7 @@ class TargetPlan:
             "folds": dict(self.folds),
             "alters": {topic: dict(changes) for topic, changes in self.alters.items()},
             "acls": {"give": [asdict(acl) for acl in self.acls.give], "take": [asdict(acl) for acl in self.acls.take]},
+            "deletes": dict(self.deletes),
             "refusals": {**self.misnamed, **self.refusals},
             "commands": dict(self.commands),
             "declined": dict(self.declined),
@@ -191,6 +204,7 @@ def plan_target(wish: Wish, look: Look) -> TargetPlan:
         {name: existing[name].partitions for name in short} if folding else {},
         _alters(settings, look, refused),
         _acls(wish, look),
+        wish.doomed,
         wish.misnamed,
         refused,
         _commands(wish, {name: wanted[name] for name in refused}, existing),

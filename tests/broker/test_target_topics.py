@@ -71,3 +71,35 @@ def test_a_topic_that_somebody_deleted_is_made_again_and_filled_while_the_rest_r
     assert [record.value for record in flat(records.read("target", name))] == [r.value for r in sent] + [b"after"]
     assert "target_topic_remade" in [row["kind"] for row in flow.rows("ops.incidents")]
     assert flow.audit().ok
+
+
+def test_a_deletion_on_the_source_reaches_the_target_after_the_time_of_grace(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    kept, doomed = f"{topic}-kept", f"{topic}-doomed"
+    for name in (kept, doomed):
+        records.create("source", name)
+        records.send("source", name, records.numbered(5))
+    policy = {"on_source_deleted": "delete", "delete_after_seconds": 4}
+    flow = make_flow([], patterns=[f"{topic}-.*"], on_source_loss="continue", target=policy)
+    target = records.cluster("target")
+    run = Run(flow.config(), spark=flow.spark)
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    try:
+        for name in (kept, doomed):
+            wait_until(lambda name=name: records.arrived("target", f"source.{name}", 5), name)  # type: ignore[misc]
+        records.cluster("source").delete_topic(doomed)
+        wait_until(lambda: list((flow.root / "deletions").glob("*.json")), "the deletion noticed")
+        assert f"source.{doomed}" in target.topic_names(), "the time of grace is not over"
+        wait_until(lambda: f"source.{doomed}" not in target.topic_names(), "the deletion carried out")
+        records.send("source", kept, records.numbered(3, first=5))
+        wait_until(lambda: records.arrived("target", f"source.{kept}", 8), "the other topic goes on")
+    finally:
+        run.stopping.set()
+        runner.join(60)
+    kinds = [row["kind"] for row in flow.rows("ops.incidents")]
+    assert "topic_deleted" in kinds
+    assert "target_topic_deleted" in kinds
+    flow.run_once()
+    assert f"source.{doomed}" not in target.topic_names(), "and it stays away"

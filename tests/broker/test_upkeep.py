@@ -15,10 +15,10 @@ from harness import Records, wait_until
 from mirrorlake import inspection
 from mirrorlake.config import Config, load
 from mirrorlake.heartbeats import decode
-from mirrorlake.kafka import Acl, Cluster
+from mirrorlake.kafka import Acl, Cluster, NewTopicSpec
 from mirrorlake.lab import ClusterSpec, Lab
 from mirrorlake.tables import FolderTables, ensure_ops
-from mirrorlake.targets import TargetPlan
+from mirrorlake.targets import TargetPlan, make_topics
 from mirrorlake.upkeep import Upkeep
 from mirrorlake.world import World, connect, reach
 
@@ -264,3 +264,20 @@ def test_heartbeats_go_to_both_ends_in_the_format_of_mm2(kept: Callable[..., Kep
     plan = flow.plan()
     assert plan.creates["a.heartbeats"] == 1
     assert plan.alters["a.heartbeats"] == {"cleanup.policy": "compact"}
+
+
+# --- many topics ---
+
+
+def test_many_topics_are_planned_and_made_at_once(tmp_path: Path, guarded: Lab) -> None:
+    records = Records(guarded)
+    source, target = records.cluster("a"), records.cluster("b")
+    source.create_topics(NewTopicSpec(f"many-{n:03}", 1 + n % 3, 1, {"retention.ms": "60000"}) for n in range(100))
+    flow = Kept(tmp_path, guarded, [], flow={"patterns": ["many-.*"]})
+    wait_until(lambda: len(flow.plan().creates) == 100, "the source's topics")
+    plan = flow.plan()
+    make_topics(target, flow.config.flow("flow").targets[0], plan)
+    wait_until(lambda: len(target.describe(plan.creates)) == 100, "the target's topics")
+    assert {name: info.partitions for name, info in target.describe(plan.creates).items()} == plan.creates
+    assert all(value(target, name, "retention.ms") == ("60000", "topic") for name in list(plan.creates)[:5])
+    assert flow.plan().to_json() == TargetPlan("b").to_json(), "nothing is left"

@@ -354,6 +354,27 @@ def test_a_busy_partition_does_not_keep_its_neighbour_waiting() -> None:
     assert one_for_each_target(waiting, lambda _: True, {}) == {}
 
 
+# --- a source topic that is gone ---
+
+
+def test_a_target_topic_ends_when_all_was_delivered_and_begins_again_with_the_next_incarnation(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(0, 1)
+    relay.deliver()
+    relay.ingest(2)
+    relay.fan_out.bronze.refresh()
+    assert not relay.fan_out.end("src.orders"), "one record is due"
+    relay.deliver()
+    assert relay.fan_out.end("src.orders")
+    cluster.logs.clear()
+    cluster.ends.clear()
+    again = Relay(tmp_path, cluster, epoch=2)
+    again.ingest(0, 1, source=SOURCE._replace(topic_id=OTHER_ID))
+    assert again.deliver() == values(0, 1), "only what is new"
+
+
 # --- a target topic that somebody deleted ---
 
 
@@ -391,7 +412,7 @@ def test_a_topic_that_was_deleted_stops_the_target(tmp_path: Path, remade: Remad
     with pytest.raises(TargetDiverged, match="made anew or deleted"):
         relay.fan_out.deliver()
     assert [incident[0] for incident in relay.incidents] == ["target_diverged"]
-    assert relay.fan_out.doubt({}), "gone altogether"
+    assert not relay.fan_out.doubt({}), "a topic that is not looked at is not doubted"
 
 
 def test_a_topic_that_was_deleted_is_filled_again_by_the_next_epoch(tmp_path: Path, remade: RemadeCluster) -> None:
