@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from mirrorlake.clusters import librdkafka_common, limits, resolved
 from mirrorlake.config import Config
+from mirrorlake.errors import Transient, Unreachable
 from mirrorlake.kafka import QUIET, Cluster, NewTopicSpec
 
 TOPIC = "heartbeats"
@@ -61,6 +62,8 @@ class Heart:
     target: str
     replication_factor: int = -1
     clock: Callable[[], float] = time.time
+    refused: dict[str, str] = field(default_factory=dict)
+    """Alias -> why there are no beats on it."""
     _producers: dict[str, Producer | None] = field(default_factory=dict)
     """Alias -> its producer, None where there can be no topic."""
 
@@ -82,13 +85,22 @@ class Heart:
         return self._producers[alias]
 
     def _ensure_topic(self, alias: str) -> bool:
+        try:
+            self._make_topic(alias)
+        except Unreachable as fault:
+            if isinstance(fault, Transient):
+                raise
+            self.refused[alias] = fault.what
+        return alias not in self.refused
+
+    def _make_topic(self, alias: str) -> None:
         cluster = self.clusters[alias]
         if cluster.describe([TOPIC]):
-            return True
-        may = limits(self.config.clusters[alias]).can_create_topics
-        if may:
+            return
+        if limits(self.config.clusters[alias]).can_create_topics:
             cluster.create_topics([NewTopicSpec(TOPIC, 1, self.replication_factor, {"cleanup.policy": "compact"})])
-        return may
+        else:
+            self.refused[alias] = f"make a topic named {TOPIC} there"
 
     def flush(self, timeout_seconds: float) -> None:
         for producer in self._producers.values():

@@ -164,7 +164,7 @@ class Run:
         keepers = [Upkeep(world, flow, target, self.say) for flow in flows for target in flow.targets]
         try:
             for keeper in keepers:
-                keeper.beat()
+                self._tolerantly(keeper.beat)
             for flow in flows:
                 relays += self._make_relays(world, flow, leases[flow.name], ledger)
             for relay in relays:

@@ -67,6 +67,8 @@ class Upkeep:
         """One heartbeat at each end that is there, and its topic where it is missing."""
         if self._heart and self._beats.due():
             self._heart.beat(self.world.cluster_ids)
+            for alias, reason in self._heart.refused.items():
+                self._tell_once(f"no heartbeats on {alias}: {reason}")
 
     def tend(self) -> None:
         """Do what is due. A target that is away for now is left alone."""

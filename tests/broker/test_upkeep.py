@@ -266,6 +266,12 @@ def test_heartbeats_go_to_both_ends_in_the_format_of_mm2(kept: Callable[..., Kep
     assert plan.alters["a.heartbeats"] == {"cleanup.policy": "compact"}
 
 
+def test_where_heartbeats_are_refused_it_is_said_and_the_rest_goes_on(kept: Callable[..., Kept], topic: str) -> None:
+    flow = kept(flow={"heartbeats": {"enabled": True}}, users={"b": "relay"})
+    flow.upkeep().beat()
+    assert [line.partition(":")[0] for line in flow.said] == ["no heartbeats on b"]
+
+
 # --- many topics ---
 
 
