@@ -28,6 +28,7 @@ READING_ORDER = (
     "kafka",  # what we ask of a cluster: topics, ends, ranges of records
     "heartbeats",  # signs of life, in MM2's format
     "consumers",  # a cluster's consumer groups, asked for at arm's length
+    "mm2topics",  # MM2's checkpoints and offset syncs
     "topics",  # which topics a flow takes, and what they are called on its targets
     "configsync",  # a topic's configuration as on the source
     "acls",  # ACLs as on the source
@@ -54,6 +55,7 @@ READING_ORDER = (
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
     "relay",  # one bronze table and its targets, running
     "upkeep",  # configurations and ACLs kept as on the source, heartbeats
+    "groupkeeper",  # consumer groups kept in step
     "inspection",  # what storage and clusters say of a flow, without running it
     "links",  # the ways between clusters, as storage knows them
     "repair",  # what a target misses, sent again from bronze

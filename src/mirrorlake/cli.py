@@ -27,11 +27,11 @@ from mirrorlake.config import Config, Flow, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
 from mirrorlake.files import Format, Loaded, load_any, to_yaml
-from mirrorlake.groups import FAILED
+from mirrorlake.groups import FAILED, checkpoint_rows
 from mirrorlake.lab.commands import app as lab_app
 from mirrorlake.links import Storage
 from mirrorlake.runner import Run, Snapshot
-from mirrorlake.world import connect, open_tables, spark_session, storage_root
+from mirrorlake.world import connect, now, open_tables, spark_session, storage_root
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -495,7 +495,10 @@ def groups(
             if target in (None, aim.cluster):
                 passage = storage.passage(each, aim)
                 lines = passage.look(group or ())
-                lines = passage.commit(lines) if sync else lines
+                if sync:
+                    lines = passage.commit(lines)
+                    rows = checkpoint_rows(each.name, aim.cluster, lines, now())
+                    storage.tables.append(f"{whole.storage.ops_schema}.group_checkpoints", rows)
                 found += [{"flow": each.name, "target": aim.cluster, **line.to_json()} for line in lines]
     print_rows(found, as_json)
     if not (as_json or sync) and found:

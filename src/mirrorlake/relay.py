@@ -443,6 +443,13 @@ class Relay:
         committed = self.flow.isolation == "read_committed"
         return sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at)
 
+    def complete(self, target: str) -> dict[SourcePartition, int]:
+        """Source partition -> everything before this offset is on the target; nothing before ingest has begun."""
+        if self.ingest is None:
+            return {}
+        ingested = ingest_positions(read_positions(self.ingest.checkpoint), self.ingest.topic_ids)
+        return self._target_positions(target, ingested)
+
     def _target_positions(self, target: str, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """A target that is away is sampled too: its lag grows. Its ledger stands still, so it is read once."""
         fan_out = self.fan_outs.get(target)

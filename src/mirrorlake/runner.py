@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 import uuid
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from mirrorlake.clusters import spark_kafka_options
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, StorageUnreachable, TopicRemade, Transient
 from mirrorlake.fanout import last_line
+from mirrorlake.groupkeeper import GroupKeeper
 from mirrorlake.lease import (
     LEASE_SECONDS,
     Lease,
@@ -31,6 +33,7 @@ from mirrorlake.lease import (
     producer_locks,
 )
 from mirrorlake.ledger import LedgerWriter
+from mirrorlake.records import SourcePartition
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
 from mirrorlake.topics import relay_specs
@@ -56,6 +59,12 @@ ONCE_PATIENCE_SECONDS = 60.0
 """How long `--once` waits for what passes by itself."""
 
 # --- run ---
+
+
+class Keeper(Protocol):
+    """Something beside the copying that is looked after now and then."""
+
+    def tend(self) -> None: ...
 
 
 @dataclass
@@ -162,6 +171,7 @@ class Run:
         relays: list[Relay] = []
         reason = ""
         keepers = [Upkeep(world, flow, target, self.say) for flow in flows for target in flow.targets]
+        group_keepers = self._group_keepers(world, flows, ledger, relays)
         try:
             for keeper in keepers:
                 self._tolerantly(keeper.beat)
@@ -169,8 +179,10 @@ class Run:
                 relays += self._make_relays(world, flow, leases[flow.name], ledger)
             for relay in relays:
                 self._start(relay)
-            self._keep_up(keepers)
+            self._keep_up([*keepers, *group_keepers] if not self.once else keepers)
             self._drain(relays) if self.once else self._control(world, relays)
+            if self.once:
+                self._keep_up(group_keepers)
             self._raise_dead(relays)
         except BaseException as fault:
             reason = fault.what if isinstance(fault, MirrorlakeError) else repr(fault)
@@ -217,7 +229,21 @@ class Run:
 
     # --- upkeep ---
 
-    def _keep_up(self, keepers: Sequence[Upkeep]) -> None:
+    def _group_keepers(
+        self, world: World, flows: Sequence[Flow], ledger: LedgerWriter, relays: Sequence[Relay]
+    ) -> list[GroupKeeper]:
+        """Made before the relays, so that they hear of everything that is sent."""
+
+        def complete(flow: str, target: str) -> dict[SourcePartition, int]:
+            return dict(ChainMap(*(relay.complete(target) for relay in list(relays) if relay.flow.name == flow)))
+
+        keepers: list[GroupKeeper] = []
+        for flow in flows:
+            for target in flow.targets:
+                keepers.append(GroupKeeper(world, flow, target, ledger, complete, keepers, self.say))
+        return keepers
+
+    def _keep_up(self, keepers: Sequence[Keeper]) -> None:
         """Once, or for as long as we run, each in a thread of its own: a target that is away holds back nobody."""
         self._over = threading.Event()
         for keeper in keepers:
@@ -226,7 +252,7 @@ class Run:
             else:
                 threading.Thread(target=self._tend_for_long, args=(keeper, self._over), daemon=True).start()
 
-    def _tend_for_long(self, keeper: Upkeep, over: threading.Event) -> None:
+    def _tend_for_long(self, keeper: Keeper, over: threading.Event) -> None:
         told = ""
         while not over.wait(0.5):
             try:
