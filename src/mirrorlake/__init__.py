@@ -58,6 +58,7 @@ READING_ORDER = (
     "groupkeeper",  # consumer groups kept in step
     "inspection",  # what storage and clusters say of a flow, without running it
     "links",  # the ways between clusters, as storage knows them
+    "failover",  # consumers moved to the other side, and home again
     "repair",  # what a target misses, sent again from bronze
     "doctor",  # versions, reachability, limits, and the fix for each fault
     "runner",  # runs the chosen flows, from leases to a clean stop

@@ -21,6 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from mirrorlake import control, doctor, inspection
+from mirrorlake import failover as failing
 from mirrorlake import repair as repairing
 from mirrorlake.bench import commands as bench_commands
 from mirrorlake.config import Config, Flow, with_root
@@ -504,6 +505,56 @@ def groups(
     if not (as_json or sync) and found:
         out.print("nothing was changed; --sync writes what `write` stands for")
     raise typer.Exit(1 if any(line["decision"] == FAILED for line in found) else 0)
+
+
+@app.command()
+def failover(
+    config: ConfigFile,
+    target: Annotated[str, typer.Option(help="The target to move consumers to, or back from.")],
+    back: Annotated[bool, typer.Option("--back", help="The way home: from the target to the source.")] = False,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Only this group; may be given several times.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Move the groups; without this it is a drill.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Move even where records are lost or repeated.")] = False,
+    flow: Flows = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """A drill: how far the other side is behind, what each group would read again or lose; --apply moves them."""
+    whole = read_config(config, root)
+    check_target(whole, target)
+    flows = [f for f in whole.select(flow or []).flows.values() if any(t.cluster == target for t in f.targets)]
+    clusters = connect(whole, flows)
+    away = failing.away(clusters[f.source] for f in flows)
+    storage = Storage(whole, open_tables(whole, storage_root(whole)), clusters, away)
+    drills = [fail_over_flow(storage, each, target, back, group or [], apply, force) for each in flows]
+    if as_json:
+        print_json([drill.to_json() for drill in drills])
+    else:
+        for drill in drills:
+            print_drill(storage, drill, apply)
+    raise typer.Exit(0 if apply or not any(drill.objections() for drill in drills) else 1)
+
+
+def fail_over_flow(
+    storage: Storage, flow: Flow, target: str, back: bool, only: list[str], apply: bool, force: bool
+) -> failing.Drill:
+    aim = next(t for t in flow.targets if t.cluster == target)
+    passage, drill = failing.prepare(storage, flow, aim, back, only)
+    return failing.move(storage, passage, drill, aim, force) if apply else drill
+
+
+def print_drill(storage: Storage, drill: failing.Drill, applied: bool) -> None:
+    behind = "nobody can tell how far" if drill.behind is None else f"{drill.behind:,} offsets"
+    silent = "" if drill.here_answers else f" ({drill.here} does not answer: the last checkpoints count)"
+    out.print(Text(f"flow {drill.flow}: {drill.here} -> {drill.there}{silent}; {drill.there} is behind by {behind}"))
+    print_rows([line.to_json() for line in drill.lines], as_json=False)
+    for objection in drill.objections():
+        out.print(Text(f"objection: {objection}", style="yellow"))
+    steps = failing.next_steps(storage, drill) if applied else ["this was a drill; --apply moves the groups"]
+    for step in steps:
+        out.print(Text(f"next: {step}"))
 
 
 # --- printing ---

@@ -24,6 +24,11 @@ from mirrorlake.errors import ClusterUnreachable, MirrorlakeError
 from mirrorlake.kafka import QUIET, Cluster, translate
 from mirrorlake.records import TopicPartition
 
+_MOVING = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
 AT_ONCE = 100  # requests about groups go one by one; so many may be on their way
 
 
@@ -160,13 +165,25 @@ class _Asked:
             yield group, [[at.topic, at.partition, at.offset, at.metadata or ""] for at in found if at.offset >= 0]
 
     def commit(self, wanted: list[tuple[str, list[Any]]]) -> Iterator[tuple[str, str]]:
-        for group, future in self._many(wanted, self._alter):
-            try:
-                faults = [at.error.str() for at in future.result().topic_partitions if at.error is not None]
-            except KafkaException as raised:
-                faults = [raised.args[0].str()]
-            if faults:
-                yield group, faults[0]
+        """What went wrong, by group; a coordinator that moves is waited for."""
+        deadline = time.monotonic() + self._timeout_seconds
+        due = dict(wanted)
+        while due:
+            faults = {group: self._fault(future) for group, future in self._many(list(due.items()), self._alter)}
+            moving = {group for group, fault in faults.items() if fault and fault.code() in _MOVING}
+            if not moving or time.monotonic() > deadline:
+                yield from ((group, fault.str()) for group, fault in faults.items() if fault)
+                return
+            yield from ((group, fault.str()) for group, fault in faults.items() if fault and group not in moving)
+            due = {group: rows for group, rows in due.items() if group in moving}
+            time.sleep(0.5)
+
+    def _fault(self, future: Any) -> KafkaError | None:
+        try:
+            return next((at.error for at in future.result().topic_partitions if at.error is not None), None)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            return error
 
     def _list(self, group: str, _nothing: None) -> Any:
         asked = [ConsumerGroupTopicPartitions(group)]

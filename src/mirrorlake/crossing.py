@@ -133,10 +133,15 @@ def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:
 def against(link: Link) -> list[Way]:
     known = ((source, link.known(source)) for source in link.partitions())
     return [
-        Way(found.target, TopicPartition(source.topic, source.partition), found.to_source, 0, None)
+        Way(found.target, TopicPartition(source.topic, source.partition), _homewards(found, link, source), 0, None)
         for source, found in known
         if isinstance(found, OffsetMap)
     ]
+
+
+def _homewards(found: OffsetMap, link: Link, source: SourcePartition) -> Stairs:
+    """Who has read all copies goes on after everything that was copied or left out, markers at the end included."""
+    return Stairs(found.to_source.steps, max(found.source_end, link.complete.get(source, 0)))
 
 
 def crossing(links: Iterable[tuple[str, str, Link]], here: str, there: str) -> Crossing:

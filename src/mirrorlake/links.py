@@ -65,13 +65,14 @@ class Storage:
 
     def _link(self, stored: Stored, target: Target, topics: list[str]) -> Link:
         flow, maps = stored.flow, OffsetMaps(stored.entries[target.cluster])
-        away = flow.source in self.away
-        sources = newest_topics(maps) if away else self.clusters[flow.source].describe(topics)
+        sources = newest_topics(maps) if flow.source in self.away else self.clusters[flow.source].describe(topics)
         names, _ = fit_names(self.config, flow, target, sources)
         ends = bronze_ends(stored.files.segments())
         ingested = ingest_positions(stored.ingested, stored.topic_ids)
         complete = target_positions(stored.book(target.cluster), ends, ingested)
-        return Link(names, sources, self.clusters[target.cluster].describe(names.values()), maps, complete)
+        there = target.cluster not in self.away
+        targets = self.clusters[target.cluster].describe(names.values()) if there else newest_copies(maps)
+        return Link(names, sources, targets, maps, complete)
 
 
 def newest_topics(maps: OffsetMaps) -> dict[str, TopicInfo]:
@@ -81,3 +82,9 @@ def newest_topics(maps: OffsetMaps) -> dict[str, TopicInfo]:
     for at in newest:
         counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
     return {at.topic: TopicInfo(at.topic, source.topic_id, counts[at.topic], 0) for at, source in newest.items()}
+
+
+def newest_copies(maps: OffsetMaps) -> dict[str, TopicInfo]:
+    """Target topics as the ledger last knew them."""
+    found = [known for source in maps.newest().values() if (known := maps.of(source))]
+    return {known.target.topic: TopicInfo(known.target.topic, known.target_topic_id, 0, 0) for known in found}

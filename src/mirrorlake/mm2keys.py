@@ -39,7 +39,7 @@ def _unsupported(text: str) -> Known:
 # --- every key of MM2 -------------------------------------------------------------------------------------
 
 LEDGER = "the ledger knows every position; no internal topic is made"
-NOT_YET_GROUPS = "not yet: consumer groups are not translated or synced; ops.ledger holds the exact offsets"
+OFFSET_SYNCS = "the ledger knows every pair of offsets; groups.mm2_offset_syncs where a tool of MM2 wants them"
 NO_CONNECT = "there are no Connect workers"
 BYTES = "records are copied byte for byte"
 STOPPED_FOR = "refused: a class cannot run here"
@@ -93,26 +93,26 @@ KEYS: Mapping[str, Known] = {
     "sync.topic.acls.enabled": _taken("acls.enabled of the target"),
     "sync.topic.acls.interval.seconds": _taken("acls.every_seconds of the target; 60 where absent, not 600"),
     "offset.lag.max": _not_needed("offsets are mapped one by one, exactly"),
-    "emit.offset-syncs.enabled": _not_needed(LEDGER),
-    "offset-syncs.topic.replication.factor": _not_needed(LEDGER),
-    "offset-syncs.topic.location": _not_needed(LEDGER),
+    "emit.offset-syncs.enabled": _not_needed(OFFSET_SYNCS),
+    "offset-syncs.topic.replication.factor": _not_needed(OFFSET_SYNCS),
+    "offset-syncs.topic.location": _not_needed(OFFSET_SYNCS),
     "heartbeats.replication.enabled": _not_needed("heartbeats are relayed where they are emitted"),
     "add.source.alias.to.metrics": _not_needed("lag and throughput are in tables"),
     "task.assigned.partitions": _not_needed("MM2 sets it by itself"),
     "task.assigned.groups": _not_needed("MM2 sets it by itself"),
     "task.index": _not_needed("MM2 sets it by itself"),
     # MirrorCheckpointConnector.
-    "groups": _unsupported(NOT_YET_GROUPS),
-    "groups.exclude": _unsupported(NOT_YET_GROUPS),
-    "groups.blacklist": _unsupported(NOT_YET_GROUPS),
-    "group.filter.class": _unsupported(NOT_YET_GROUPS),
-    "refresh.groups.enabled": _unsupported(NOT_YET_GROUPS),
-    "refresh.groups.interval.seconds": _unsupported(NOT_YET_GROUPS),
-    "emit.checkpoints.enabled": _unsupported(NOT_YET_GROUPS),
-    "emit.checkpoints.interval.seconds": _unsupported(NOT_YET_GROUPS),
-    "sync.group.offsets.enabled": _unsupported(NOT_YET_GROUPS),
-    "sync.group.offsets.interval.seconds": _unsupported(NOT_YET_GROUPS),
-    "checkpoints.topic.replication.factor": _not_needed(LEDGER),
+    "groups": _taken("groups.include of the target"),
+    "groups.exclude": _taken("groups.exclude of the target"),
+    "groups.blacklist": _taken("groups.exclude, as groups.exclude, its newer name"),
+    "group.filter.class": _taken("nothing, where it is DefaultGroupFilter; another class is refused"),
+    "refresh.groups.enabled": _not_needed("groups are looked for in every pass"),
+    "refresh.groups.interval.seconds": _not_needed("groups are looked for in every pass"),
+    "emit.checkpoints.enabled": _taken("groups.checkpoints of the target"),
+    "emit.checkpoints.interval.seconds": _taken("groups.checkpoint_seconds of the target"),
+    "sync.group.offsets.enabled": _taken("groups.sync of the target; exact, and tagged as ours"),
+    "sync.group.offsets.interval.seconds": _taken("groups.sync_seconds of the target"),
+    "checkpoints.topic.replication.factor": _not_needed("it is made with replication_factor of the target"),
     # MirrorHeartbeatConnector.
     "emit.heartbeats.enabled": _taken("heartbeats.enabled of the flow; true where absent, as in MM2"),
     "emit.heartbeats.interval.seconds": _taken("heartbeats.every_seconds of the flow; 10 where absent, not 1"),

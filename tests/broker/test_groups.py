@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from handmade import Handmade
 from harness import Flow, Records, finish, wait_until
 
 from mirrorlake.consumers import Commit, Consumers
+from mirrorlake.groupkeeper import GroupKeeper
 from mirrorlake.groups import Line, Tag
 from mirrorlake.lab import Lab
+from mirrorlake.ledger import LedgerWriter, entry_from_row
 from mirrorlake.links import Storage
+from mirrorlake.mm2topics import Checkpoint, OffsetSync, decode_checkpoint
 from mirrorlake.records import TopicPartition
 from mirrorlake.tables import FolderTables
-from mirrorlake.world import connect
+from mirrorlake.world import World, connect
 
 
 @pytest.fixture
@@ -195,3 +199,54 @@ def expected(
         "target_topic": made.copy, "target_partition": 0, "target_offset": offset, "committed": committed,
         "ahead": 0, "never": 0, "decision": decision, "reason": reason,
     }  # fmt: skip
+
+
+def test_a_running_flow_keeps_groups_in_step_in_the_table_on_the_target_and_in_mm2s_topics(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade(sync=True, mm2_offset_syncs="target")
+    made.relay(until=0)
+    config = made.flow.config()
+    flow, root = config.flow("flow"), made.flow.root
+    clusters = connect(config, [flow])
+    world = World(config, root, None, made.tables, clusters, {"target": "t"}, {})  # type: ignore[arg-type]
+    ledger, said = LedgerWriter(made.tables, "ops.ledger", 0.01), list[str]()
+    keeper = GroupKeeper(world, flow, flow.targets[0], ledger, lambda _f, _t: {}, [], said.append)
+    keeper.keepers = [keeper]
+    group = f"{topic}.shop"
+    records.send("source", topic, records.numbered(10))
+    commit(records, "source", group, topic, 4)
+    made.tables, heard = Hearing(ledger, made.tables), made.tables  # type: ignore[assignment]
+    made.relay()
+    keeper.tend()
+    keeper.tend()  # not due yet
+    keeper.work()
+    ledger.close()
+    assert said == [f"group {group}: {made.copy}[0] on target is at 4"]
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 4
+    rows = heard.read("ops.group_checkpoints", group_id=group).sort_by("at").to_pylist()
+    assert [(row["source_offset"], row["target_offset"]) for row in rows] == [(4, 4), (4, 4)], "written, then kept"
+    assert [row["decision"] for row in rows] == ["written: not committed there yet", "keep: stands there already"]
+    checkpoints = [decode_checkpoint(m.key(), m.value()) for m in read_topic(records, "source.checkpoints.internal")]
+    ours = [c for c in checkpoints if c.group == group]
+    assert set(ours) == {Checkpoint(group, TopicPartition(made.copy, 0), 4, 4, str(Tag("flow", 4)))}
+    syncs = {m.key(): m.value() for m in read_topic(records, "mm2-offset-syncs.source.internal")}
+    key, value = OffsetSync(TopicPartition(topic, 0), 9, 9).encode()
+    assert syncs[key] == value
+
+
+@dataclass
+class Hearing:
+    """The ledger's rows go through the writer, as a running flow's do."""
+
+    ledger: LedgerWriter
+    tables: FolderTables
+
+    def append(self, _name: str, rows: Any) -> None:
+        self.ledger.add([entry_from_row(row) for row in rows.to_pylist()])
+
+
+def read_topic(records: Records, topic: str) -> list[Any]:
+    at = TopicPartition(topic, 0)
+    end = records.cluster("target").log_ends([at])[at]
+    return list(records.cluster("target").read_range(at, 0, end))

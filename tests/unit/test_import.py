@@ -170,7 +170,7 @@ def mirrorlake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MIRRORLAKE_ROOT", raising=False)
     monkeypatch.setenv("MIRRORLAKE_DEBUG", "")
-    (tmp_path / "mm2.properties").write_text(THEIRS + "nonsense=1\nsync.group.offsets.enabled=true\n")
+    (tmp_path / "mm2.properties").write_text(THEIRS + "nonsense=1\nforwarding.admin.class=x.Y\n")
     return Command(monkeypatch, capsys)
 
 
@@ -225,7 +225,7 @@ def test_any_command_takes_an_mm2_file_and_warns_on_stderr(mirrorlake: Command) 
     assert code == 0
     assert '"flow": "A"' in out
     assert "warning: mm2.properties:6: nonsense: unknown to MM2 as well" in err
-    assert "warning: mm2.properties:7: sync.group.offsets.enabled: not supported: not yet" in err
+    assert "warning: mm2.properties:7: forwarding.admin.class: not supported" in err
     assert "plain text" in err
     assert "A->B.topics" not in err
 

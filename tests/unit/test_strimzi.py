@@ -194,10 +194,17 @@ def test_topics(exclude: str) -> None:
     assert (flow.topics, flow.patterns, flow.exclude[0]) == (["orders"], ["pay.*"], "pay.x")
 
 
-@pytest.mark.parametrize("name", ["groupsPattern", "groupsExcludePattern", "groupsBlacklistPattern"])
-def test_groups_are_not_yet(name: str) -> None:
-    made = draft(with_mirror(**{name: ".*"}))
-    assert [note.fate for note in made.notes if note.key == f"spec.mirrors[0].{name}"] == [Fate.UNSUPPORTED]
+@pytest.mark.parametrize("exclude", ["groupsExcludePattern", "groupsBlacklistPattern"])
+def test_groups(exclude: str) -> None:
+    groups = config(with_mirror(groupsPattern="shop.*,bank", **{exclude: "shop-test"})).flows["a"].targets[0].groups
+    assert (groups.include, groups.exclude) == (["shop.*", "bank"], ["shop-test"])
+
+
+def test_the_checkpoint_connector_of_the_lab_syncs_groups_every_five_seconds() -> None:
+    options = {"sync.group.offsets.enabled": True, "sync.group.offsets.interval.seconds": 5,
+               "emit.checkpoints.interval.seconds": 30, "offset.lag.max": 0}  # fmt: skip
+    groups = config(with_mirror(checkpointConnector={"config": options})).flows["a"].targets[0].groups
+    assert (groups.sync, groups.sync_seconds, groups.checkpoint_seconds, groups.every_seconds) == (True, 5, 30, 5)
 
 
 def test_the_connectors_settings_go_through_the_same_table() -> None:

@@ -26,6 +26,7 @@ FILTERS = {
         "org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter",
         "config.properties.exclude and use.defaults.from",
     ),
+    "group.filter.class": ("org.apache.kafka.connect.mirror.DefaultGroupFilter", "groups and groups.exclude"),
 }
 FLOW_FIELDS = set(Flow.model_fields) - {"name", "source", "topics", "patterns", "exclude", "targets"}
 TARGET_FIELDS = set(Target.model_fields) - {"cluster", "topics", "patterns", "exclude"}
@@ -37,6 +38,12 @@ SYNC_KEYS: tuple[tuple[tuple[str, ...], Key, str], ...] = (
     (("use.defaults.from",), ("configs", "use_defaults_from"), "value"),
     (("sync.topic.acls.enabled",), ("acls", "enabled"), "flag"),
     (("sync.topic.acls.interval.seconds",), ("acls", "every_seconds"), "value"),
+    (("groups",), ("groups", "include"), "list"),
+    (("groups.exclude", "groups.blacklist"), ("groups", "exclude"), "list"),
+    (("emit.checkpoints.enabled",), ("groups", "checkpoints"), "flag"),
+    (("emit.checkpoints.interval.seconds",), ("groups", "checkpoint_seconds"), "value"),
+    (("sync.group.offsets.enabled",), ("groups", "sync"), "flag"),
+    (("sync.group.offsets.interval.seconds",), ("groups", "sync_seconds"), "value"),
 )
 FLOW_KEYS: tuple[tuple[tuple[str, ...], Key, str], ...] = (
     (("emit.heartbeats.enabled",), ("heartbeats", "enabled"), "flag"),
