@@ -58,6 +58,7 @@ READING_ORDER = (
     "groupkeeper",  # consumer groups kept in step
     "inspection",  # what storage and clusters say of a flow, without running it
     "links",  # the ways between clusters, as storage knows them
+    "adopt",  # taking over from MM2
     "failover",  # consumers moved to the other side, and home again
     "repair",  # what a target misses, sent again from bronze
     "doctor",  # versions, reachability, limits, and the fix for each fault

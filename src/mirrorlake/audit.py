@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.kafka import Cluster
-from mirrorlake.ledger import BASELINE, REPAIR, REPLAY, SKIP, Entry, Position
+from mirrorlake.ledger import ADOPTED, BASELINE, REPAIR, REPLAY, SKIP, Entry, Position
 from mirrorlake.produce import header_lists
 from mirrorlake.provenance import HEADER, Provenance, find, topic_id_bytes
 from mirrorlake.provenance import digest as name_digest
@@ -338,7 +338,7 @@ class LedgerMap:
 def _runs_in(entry: Entry, copy: Copy) -> bool:
     """Does the entry say that records stand in this log? A replay may have gone to another topic."""
     here = entry.target_partition == copy.position.target_partition and copy.same_topic(entry.target_topic_id)
-    return here and entry.target_first is not None and entry.count > 0
+    return here and entry.target_first is not None and entry.count > 0 and entry.kind != ADOPTED
 
 
 def _begins(entry: Entry, copy: Copy) -> bool:

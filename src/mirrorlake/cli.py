@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from mirrorlake import adopt as adopting
 from mirrorlake import control, doctor, inspection
 from mirrorlake import failover as failing
 from mirrorlake import repair as repairing
@@ -555,6 +556,35 @@ def print_drill(storage: Storage, drill: failing.Drill, applied: bool) -> None:
     steps = failing.next_steps(storage, drill) if applied else ["this was a drill; --apply moves the groups"]
     for step in steps:
         out.print(Text(f"next: {step}"))
+
+
+@app.command()
+def adopt(
+    config: ConfigFile,
+    target: Annotated[str, typer.Option(help="The target that MM2 filled.")],
+    offsets_topic: Annotated[
+        str | None, typer.Option(help="Where MM2 keeps its positions.", show_default="mm2-offsets.SOURCE.internal")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without this only the plan is printed.")] = False,
+    flow: Flows = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over from a stopped MM2: go on at the next record in the target topics that it filled."""
+    chosen = read_config(config, root, flow)
+    check_target(chosen, target)
+    flows = [f for f in chosen.flows.values() if any(t.cluster == target for t in f.targets)]
+    storage = Storage(chosen, open_tables(chosen, storage_root(chosen)), connect(chosen, flows))
+    found = []
+    for each in flows:
+        aim = next(t for t in each.targets if t.cluster == target)
+        taking = adopting.Taking(storage, each, aim, offsets_topic or adopting.offsets_topic(each.source))
+        plan = adopting.adopt(taking) if apply else taking.plan()
+        found += [{"flow": each.name, **one.to_json()} for one in plan]
+    print_rows(found, as_json)
+    if not as_json and found:
+        out.print("done; `mirrorlake run` goes on from here" if apply else "this is the plan; --apply does it")
+    raise typer.Exit(1 if any(one["refusal"] for one in found) else 0)
 
 
 # --- printing ---

@@ -114,7 +114,7 @@ LEFT JOIN behind ON behind.flow = t.flow AND behind.cluster = t.cluster AND behi
         "offset_map": f"""
 SELECT flow, target, kind, source_topic, source_topic_id, source_partition, source_first, source_last,
        target_topic, target_topic_id, target_partition, target_first, target_first + count - 1 AS target_last, count, at
-FROM {ops}.ledger WHERE kind IN ('relay', 'repair', 'replay')""",
+FROM {ops}.ledger WHERE kind IN ('relay', 'repair', 'replay', 'adopted')""",
         "throughput": f"""
 SELECT flow, target, date_trunc('MINUTE', at) AS minute, sum(count) AS records
 FROM {ops}.ledger WHERE kind = 'relay' GROUP BY flow, target, date_trunc('MINUTE', at)""",

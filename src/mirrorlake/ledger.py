@@ -18,6 +18,8 @@ from mirrorlake.tables import Tables
 BASELINE, RELAY, SKIP, REPAIR, REPLAY = "baseline", "relay", "skip", "repair", "replay"
 END = "end"
 """The target topic was deleted after its source: there is nothing to go on with."""
+ADOPTED = "adopted"
+"""Copied by another replicator before us, and found on both sides: good for translation, no work of ours."""
 _MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
 
 

@@ -104,6 +104,7 @@ class _Draft:
     runs: list[Run] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
+        self.begin = min(self.begin, entry.source_first)
         self.end = max(self.end, entry.source_last + 1)
         self.target_end = max(self.target_end, entry.target_end)
         if entry.kind != SKIP and entry.target_first is not None:
