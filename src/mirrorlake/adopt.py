@@ -80,8 +80,8 @@ def align(source: Sequence[tuple[int, Digest]], target: Sequence[tuple[int, Dige
     """Walk the target. MM2 keeps the order, and after a restart goes back to an older record, never forward."""
     found = Alignment()
     places: dict[Digest, list[int]] = defaultdict(list)
-    for index, (_, digest) in enumerate(source):
-        places[digest].append(index)
+    for at, (_, digest) in enumerate(source):
+        places[digest].append(at)
     expected, highest = 0, -1
     first: int | None = None
     for place, digest in target:

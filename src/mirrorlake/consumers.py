@@ -1,8 +1,8 @@
 """The consumer groups of a cluster: their states, and what they have committed.
 
-Asked for in a process of its own: where a coordinator moves while a client that is no consumer fetches offsets,
-librdkafka (2.16) reaches for a group that is not there, and takes the whole process along. A relay must not die of
-that; the request is put to a new process. Requests and answers are lines of JSON; the process ends with its input.
+Offsets are asked for in a process of its own: where a coordinator moves while a client that is no consumer fetches
+them, librdkafka (2.16) reaches for a group that is not there, and takes the whole process along. A relay must not die
+of that; the request is put to a new process. Requests and answers are lines of JSON; the process ends with its input.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Consumers:
 
     cluster: Cluster
     _process: subprocess.Popen[str] | None = None
+    _closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def groups(self) -> dict[str, str]:
-        """Each consumer group with its state, such as EMPTY or STABLE."""
-        return dict(self._ask("groups", []))
+        return self.cluster.groups()
 
     def offsets(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Commit]]:
         """What each group has committed; a group that is not there has nothing."""
@@ -65,12 +65,16 @@ class Consumers:
         return dict(self._ask("commit", rows))
 
     def close(self) -> None:
-        process, self._process = self._process, None
+        """The process ends with its input; what is asked for at this moment has no answer."""
+        self._closed = True
+        process = self._process
         if process is not None and process.stdin is not None:
             process.stdin.close()
-            process.wait(10)
+            process.wait(30)
 
     def _ask(self, what: str, about: list[Any]) -> list[Any]:
+        if not about:
+            return []
         with self._lock:
             reply = self._asked_until_answered({"ask": what, "about": about})
         if "code" in reply:
@@ -85,7 +89,7 @@ class Consumers:
             try:
                 return self._exchange(request)
             except ClusterUnreachable:
-                if time.monotonic() > deadline:
+                if self._closed or time.monotonic() > deadline:
                     raise
                 time.sleep(0.5)
 
@@ -111,7 +115,7 @@ class Consumers:
             assert self._process.stdin is not None  # noqa: S101
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # gone, or closed
             self._process = None
             raise self._gone() from None
 
@@ -152,12 +156,6 @@ class _Asked:
         refused = (KafkaError._AUTHENTICATION, KafkaError._SSL)
         late = error.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
         return next((seen for seen in self._errors if late and seen.code() in refused), error)
-
-    def groups(self, _nothing: list[Any]) -> Iterator[tuple[str, str]]:
-        found = self._admin.list_consumer_groups(request_timeout=self._timeout_seconds).result()
-        for error in found.errors:
-            raise error
-        yield from ((group.group_id, group.state.name) for group in found.valid)
 
     def offsets(self, groups: list[str]) -> Iterator[tuple[str, list[Any]]]:
         for group, future in self._many([(group, None) for group in groups], self._list):

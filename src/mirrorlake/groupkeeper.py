@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mirrorlake.config import Flow, Target
 from mirrorlake.consumers import Consumers
 from mirrorlake.crossing import Crossing, Link, crossing
+from mirrorlake.errors import Transient, Unreachable
 from mirrorlake.groups import KEEP, WRITE, WRITTEN, Line, Passage, Tag, checkpoint_rows
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import Entry, LedgerWriter
@@ -34,6 +35,7 @@ class GroupKeeper:
     """All of this runner: a flow in the other direction is a way too."""
     say: Say
     _written: dict[tuple[str, str, int], Line] = field(default_factory=dict)
+    _refused: bool = False
     _synced: dict[TopicPartition, OffsetSync] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,8 +59,22 @@ class GroupKeeper:
     def tend(self) -> None:
         settings = self.target.groups
         wanted = settings.checkpoints or settings.sync
-        if wanted and self.target.cluster in self.world.cluster_ids and self._every.due():
+        if wanted and not self._refused and self.target.cluster in self.world.cluster_ids and self._every.due():
+            self._try()
+
+    def _try(self) -> None:
+        """Groups are worth a message, not a relay: a right that we lack is said once, and records go on."""
+        try:
             self.work()
+        except Unreachable as fault:
+            if isinstance(fault, Transient):
+                raise
+            self._refused = True
+            self.say(f"flow {self.flow.name}: consumer groups are left alone: {fault.what}")
+
+    def close(self) -> None:
+        self._passage.here.close()
+        self._passage.there.close()
 
     def work(self) -> None:
         lines = self._passage.look()

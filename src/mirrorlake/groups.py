@@ -165,13 +165,15 @@ class Passage:
     def read(self, only: Iterable[str] = ()) -> Positions:
         wanted = set(only)
         chosen = (g for g in self.here.groups() if (g in wanted if wanted else is_chosen(self.settings, g)))
-        offsets = self.here.offsets(sorted(chosen))
+        offsets = self.here.offsets(chosen)
         topics = self.here.cluster.describe({at.topic for held in offsets.values() for at in held})
         there = {at for held in offsets.values() for at in held if at.topic in topics}
         known = [at for at in there if at.partition < topics[at.topic].partitions]
         return Positions(offsets, self.here.cluster.log_ends(known))
 
     def compare(self, positions: Positions) -> list[Line]:
+        if not positions.offsets:
+            return []
         crossing = self.crossing()
         other = self._other_side(crossing, positions.offsets)
         lines: list[Line] = []

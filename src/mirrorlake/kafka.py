@@ -402,6 +402,14 @@ class Cluster:
         finally:
             consumer.close()
 
+    def groups(self) -> dict[str, str]:
+        """Each consumer group with its state, such as EMPTY or STABLE."""
+        asked = self._ask("groups", lambda: self.admin.list_consumer_groups(request_timeout=self.timeout_seconds))
+        found = self._ask("groups", asked.result)
+        for error in found.errors:
+            raise translate(error.args[0], self.alias, "groups")
+        return {group.group_id: group.state.name for group in found.valid}
+
     def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
         self.create_topics([NewTopicSpec(name, partitions, replication_factor, config)])
 

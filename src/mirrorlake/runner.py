@@ -188,6 +188,8 @@ class Run:
             reason = fault.what if isinstance(fault, MirrorlakeError) else repr(fault)
             raise
         finally:
+            for group_keeper in group_keepers:
+                group_keeper.close()
             self._stop(world, relays, ledger, reason)
 
     def _stop(self, world: World, relays: Sequence[Relay], ledger: LedgerWriter, reason: str) -> None:
