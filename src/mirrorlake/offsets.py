@@ -144,6 +144,9 @@ class OffsetMaps:
         if entry.kind in (REPLAY, END) or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
             return  # A second copy, or one elsewhere: the first is what readers go by.
         self._made.pop(entry.source, None)
+        if entry.kind == END:
+            self._drafts.pop(entry.source, None)
+            return
         if draft is None or entry.kind == BASELINE:
             draft = self._drafts[entry.source] = self._begun(draft, entry)
         draft.add(entry)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorlake.ledger import BASELINE, RELAY, REPAIR, REPLAY, SKIP, Entry
+from mirrorlake.ledger import BASELINE, END, RELAY, REPAIR, REPLAY, SKIP, Entry
 from mirrorlake.offsets import OffsetMap, OffsetMaps
 from mirrorlake.records import SourcePartition, TopicPartition, runs_from_pairs
 
@@ -197,6 +197,11 @@ def test_a_target_topic_made_anew_begins_a_map_of_its_own() -> None:
     made = OffsetMaps([*story.entries, baseline]).of(SOURCE)
     assert made is not None
     assert (made.target_topic_id, made.runs, made.to_target(3)) == ("t-2", (), 0)
+
+
+def test_a_target_topic_that_was_deleted_after_its_source_has_no_map() -> None:
+    story = told(0, 0, [("relay", 5)])
+    assert OffsetMaps([*story.entries, replace(story.entries[-1], kind=END, epoch=2)]).of(SOURCE) is None
 
 
 def test_adjacent_runs_are_one_so_that_a_dense_partition_stays_small() -> None:
