@@ -141,7 +141,7 @@ class OffsetMaps:
 
     def _learn(self, entry: Entry) -> None:
         draft = self._drafts.get(entry.source)
-        if entry.kind in (REPLAY, END) or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
+        if entry.kind == REPLAY or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
             return  # A second copy, or one elsewhere: the first is what readers go by.
         self._made.pop(entry.source, None)
         if entry.kind == END:
