@@ -39,6 +39,7 @@ from mirrorlake.produce import Errand, Outcome, Slice
 from mirrorlake.readers import Bronze
 from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.recovery import Log, Recovered, recover
+from mirrorlake.streams import reporting
 from mirrorlake.tables import Segment
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
     if until <= due.position.next_offset:
         # The rest begins before what was taken ends: everything that overlaps must be read together.
         taken, until = len(due.segments), max(segment.last_offset for segment in due.segments) + 1
+    if not due.segments[0].path:
+        # No file that would be opened again: it may be cut at any offset.
+        until = min(until, due.position.next_offset + due.segments[0].offsets_within(share_bytes))
     return Slice(
         due.source,
         due.position.next_offset,
@@ -652,13 +656,8 @@ def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Cal
     """Follow the bronze table: every commit makes the fan-out look. Returns the StreamingQuery."""
 
     def on_commit(frame: DataFrame, _batch_id: int) -> None:
-        try:
-            fan_out.bronze.see(frame)
-            fan_out.deliver()
-        except Exception as error:
-            # The runner wants the type; Spark gets a short text, since it matches a long one with a deep recursion.
-            failed(error)
-            raise RuntimeError(type(error).__name__) from None
+        fan_out.bronze.see(frame)
+        fan_out.deliver()
 
     reader = (
         spark.readStream.format("delta")
@@ -667,7 +666,7 @@ def start_fanout(spark: SparkSession, clock: Clock, fan_out: FanOut, failed: Cal
     )
     stream = reader.load(clock.path) if clock.path else reader.table(clock.identifier)
     return (
-        stream.writeStream.foreachBatch(on_commit)
+        stream.writeStream.foreachBatch(reporting(on_commit, failed))
         .queryName(clock.name)
         .option("checkpointLocation", clock.checkpoint)
         .trigger(processingTime=f"{int(clock.trigger_seconds * 1000)} milliseconds")

@@ -80,15 +80,6 @@ def _lock_within(file: IO[str], how: int, seconds: float) -> bool:
     return True
 
 
-def _lock_soon(file: IO[str], how: int, within_seconds: float) -> bool:
-    deadline = time.monotonic() + within_seconds
-    while not _try_lock(file, how):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @contextlib.contextmanager
 def hold(root: Path, flow: str) -> Iterator[Lease]:
     """Hold the flow, or say who does."""
@@ -168,7 +159,7 @@ def producing(path: Path, flow: str = "", epoch: int = 0) -> Iterator[None]:
     """
     with _open(path) as file:
         # A recovery of our own takes the lock for an instant; another runner keeps it.
-        if not _lock_soon(file, fcntl.LOCK_SH, 1.0):
+        if not _lock_within(file, fcntl.LOCK_SH, 1.0):
             raise DataAtRisk(f"{path} is held: another runner is recovering this target", "stop one of the two")
         newest = read_holder(path.parent.parent, flow).get("epoch", epoch) if epoch else epoch
         if newest > epoch:

@@ -8,10 +8,17 @@ the generation, moves both.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirrorlake.errors import StateMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OnBatch = Callable[["DataFrame", int], None]
 
 
 @dataclass(frozen=True)
@@ -78,3 +85,19 @@ def _foreign(stream: StreamId, path: Path, why: str) -> StateMismatch:
         f"the checkpoint {path.with_suffix('')} belongs to something other than {stream.name}: {why}",
         "use another --root, rename the flow, or move that folder away if it is not needed",
     )
+
+
+def reporting(act: OnBatch, failed: Callable[[Exception], None]) -> OnBatch:
+    """What a query does with a batch, so that its failure reaches us as it was.
+
+    The runner wants the type; Spark gets a short text, since it matches a long one with a deep recursion.
+    """
+
+    def on_batch(frame: DataFrame, batch_id: int) -> None:
+        try:
+            act(frame, batch_id)
+        except Exception as error:
+            failed(error)
+            raise RuntimeError(type(error).__name__) from None
+
+    return on_batch

@@ -250,14 +250,8 @@ class CatalogTables:
         return (frame.select(*columns) if columns else frame).toArrow()
 
     def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
-        (
-            frame.write.format("delta")
-            .mode("append")
-            .option("txnAppId", txn_app_id)
-            .option("txnVersion", txn_version)
-            .option("compression", codec)
-            .saveAsTable(self.identifier(name))
-        )
+        options = {"txnAppId": txn_app_id, "txnVersion": str(txn_version), "compression": codec}
+        frame.write.format("delta").mode("append").options(**options).saveAsTable(self.identifier(name))
 
     def txn_version(self, name: str, txn_app_id: str) -> int | None:
         # Spark has no call for this; the batch column of rows says as much for bronze.
@@ -288,6 +282,7 @@ class Segment:
     """What one file holds of one source partition."""
 
     path: str
+    """Empty where only Spark may read."""
     source: SourcePartition
     first_offset: int
     last_offset: int
@@ -295,6 +290,10 @@ class Segment:
     bytes: int
     alone: bool
     """Nothing else is in the file."""
+
+    def offsets_within(self, size_bytes: int) -> int:
+        """About how many of its offsets hold so many bytes."""
+        return max(1, size_bytes * (self.last_offset - self.first_offset + 1) // max(1, self.bytes))
 
 
 class Readable(Protocol):

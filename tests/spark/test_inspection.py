@@ -54,7 +54,7 @@ def test_a_topic_of_a_shared_table_has_a_view_until_it_has_a_table(
 
 def test_a_configured_catalog_is_never_replaced_by_a_folder(spark: SparkSession, tables: FolderTables) -> None:
     """`plan`, `audit` and `repair` have no session of their own to give."""
-    config = parse(f"{CONFIG}\nstorage: {{catalog: spark_catalog, volume: '{tables.root}'}}", "catalog")
+    config = parse(CONFIG + "storage: {catalog: spark_catalog, volume: /Volumes/main/ops/state}", "catalog")
     opened = open_tables(config, tables.root)
     assert isinstance(opened, CatalogTables)
     assert opened.spark.sparkContext is spark.sparkContext

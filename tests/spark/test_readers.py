@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from mirrorlake.readers import SOURCE_COLUMNS, BronzeInCatalog, BronzeInFolder, by_source
-from mirrorlake.records import SourcePartition
+from mirrorlake.bronze import shape_bronze
+from mirrorlake.produce import Outcome, Slice
+from mirrorlake.readers import SOURCE_COLUMNS, BronzeInCatalog, BronzeInFolder, _without_records, by_source
+from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.tables import RECORD_COLUMNS, FolderTables, Segment
 
-from .frames import CLICKS_ID, ORDERS_ID, TABLE, commit, make_bronze
+from .frames import CLICKS_ID, ORDERS_ID, TABLE, commit, kafka_frame, kafka_row, make_bronze
 
 ORDERS = SourcePartition("orders", ORDERS_ID, 0)
 ORDERS_1 = SourcePartition("orders", ORDERS_ID, 1)
@@ -105,17 +109,78 @@ def test_a_version_is_pinned_until_the_next_look(spark: SparkSession, bronze: Fo
     catalog = in_catalog(spark, bronze)
     version = catalog.refresh()
     commit(spark, bronze, 9, {ANEW: [30, 31]})
+    catalog.see(spark.table(bronze.identifier(TABLE)).where("batch = 9"))
     assert rows(catalog.read(ANEW, 30, 40)) == []
     assert catalog.refresh() == version + 1
     assert [row["offset"] for row in rows(catalog.read(ANEW, 30, 40))] == [30, 31]
 
 
-def test_a_commit_of_the_stream_adds_its_ranges(spark: SparkSession, bronze: FolderTables) -> None:
+def test_a_commit_of_the_stream_counts_from_the_version_that_has_it(spark: SparkSession, bronze: FolderTables) -> None:
+    """Seen between two looks it must wait: a round would plan what the pinned version has not, and pass it over."""
     catalog = in_catalog(spark, bronze)
+    catalog.refresh()
     commit(spark, bronze, 9, {ANEW: [30, 35], CLICKS: [20]})
     catalog.see(spark.table(bronze.identifier(TABLE)).where("batch = 9"))
+    assert ranges(catalog.segments())[ANEW] == (0, 29, 30)
+    catalog.refresh()
     assert ranges(catalog.segments())[ANEW] == (0, 35, 32)
     assert ranges(catalog.segments())[CLICKS] == (0, 20, 6)
+
+
+def test_the_stream_from_followed_from_leaves_nothing_out_and_counts_nothing_twice(
+    spark: SparkSession, bronze: FolderTables, tmp_path: Path
+) -> None:
+    catalog = in_catalog(spark, bronze)
+    commit(spark, bronze, 9, {ANEW: [30, 31], ORDERS: [80]})
+
+    def follow(starting_version: int, checkpoint: str) -> None:
+        stream = spark.readStream.format("delta").option("startingVersion", starting_version)
+        (
+            stream.load(str(bronze.folder(TABLE)))
+            .writeStream.foreachBatch(lambda frame, _: catalog.see(frame))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+        catalog.refresh()
+
+    follow(catalog.followed_from, "first")
+    followed = ranges(catalog.segments())
+    assert followed == ranges(in_folder(spark, bronze).segments())
+    follow(1, "again")  # a checkpoint that stands further back shows commits again
+    assert ranges(catalog.segments()) == followed
+
+
+def test_what_is_kept_does_not_grow_with_commits(spark: SparkSession, bronze: FolderTables) -> None:
+    catalog = in_catalog(spark, bronze)
+    for number in range(3):
+        commit(spark, bronze, 10 + number, {ORDERS: [100 + number]})
+        catalog.see(spark.table(bronze.identifier(TABLE)).where(f"batch = {10 + number}"))
+    catalog.refresh()
+    assert len(catalog.segments()) == len(HELD)
+
+
+def test_records_are_read_some_at_a_time(
+    spark: SparkSession, bronze: FolderTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = in_catalog(spark, bronze)
+    orders = next(segment for segment in catalog.segments() if segment.source == ORDERS)
+    monkeypatch.setattr(BronzeInCatalog, "_READ_BYTES", orders.bytes // 4)
+    batches = list(catalog.read(ORDERS, 0, 1000))
+    assert [row["offset"] for row in rows(batches)] == HELD[ORDERS]
+    assert len(batches) >= 4
+    assert rows(catalog.read(ORDERS._replace(partition=7), 0, 1000)) == []
+
+
+def test_the_size_of_records_is_the_newest_where_they_grew(spark: SparkSession, bronze: FolderTables) -> None:
+    catalog = in_catalog(spark, bronze)
+    before = sum(segment.bytes for segment in catalog.segments())
+    large = [kafka_row(100, value=random.Random(0).randbytes(500_000))]  # noqa: S311
+    shaped = shape_bronze(kafka_frame(spark, large), {"orders": ORDERS_ID}, 10)
+    shaped.write.format("delta").mode("append").save(str(bronze.folder(TABLE)))  # as in a catalog, Spark commits
+    catalog.refresh()
+    assert sum(segment.bytes for segment in catalog.segments()) > 100 * before
 
 
 def test_an_empty_table_has_no_segments(spark: SparkSession, tables: FolderTables) -> None:
@@ -132,7 +197,8 @@ def test_sorted_rows_are_cut_where_the_source_changes(
 ) -> None:
     frame = spark.table(bronze.identifier(TABLE)).coalesce(1).sortWithinPartitions(*SOURCE_COLUMNS, "offset")
     table = frame.select(*SOURCE_COLUMNS, *RECORD_COLUMNS).toArrow()
-    cut = list(by_source(table.combine_chunks().to_batches(rows_per_batch)))
+    batches = table.combine_chunks().to_batches(rows_per_batch)
+    cut = [(source, list(pieces)) for source, pieces in by_source(batches)]
     assert [source for source, _ in cut] == sorted(HELD)
     assert {source: [row["offset"] for row in rows(held)] for source, held in cut} == HELD
     assert {tuple(batch.schema.names) for _, held in cut for batch in held} == {tuple(RECORD_COLUMNS)}
@@ -140,3 +206,29 @@ def test_sorted_rows_are_cut_where_the_source_changes(
 
 def test_nothing_is_cut_from_nothing() -> None:
     assert list(by_source([])) == []
+
+
+def one_row(source: SourcePartition, offset: int) -> pa.RecordBatch:
+    values = {**dict(zip(SOURCE_COLUMNS, source, strict=True)), **dict.fromkeys(RECORD_COLUMNS), "offset": offset}
+    return pa.RecordBatch.from_pylist([values])
+
+
+def test_rows_are_handed_over_as_they_come_and_what_nobody_takes_is_passed_over() -> None:
+    taken: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, source in enumerate((ORDERS, ORDERS, ORDERS, ORDERS_1)):
+            taken.append(number)
+            yield one_row(source, number)
+
+    found = by_source(batches())
+    source, pieces = next(found)
+    assert (source, rows([next(pieces)])[0]["offset"], taken) == (ORDERS, 0, [0])
+    source, pieces = next(found)
+    assert (source, rows(pieces)[0]["offset"]) == (ORDERS_1, 3)
+
+
+def test_a_slice_without_records_is_done() -> None:
+    """It lies in a gap that compaction left; without an outcome its target would look at it for ever."""
+    there, gap = (Slice(source, 5, 9, TopicPartition("copy", 0), 77, shared=False) for source in (ORDERS, ORDERS_1))
+    assert _without_records([there, gap], [Outcome(ORDERS)]) == [Outcome(ORDERS_1, target_end=77)]

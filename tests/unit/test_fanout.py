@@ -96,6 +96,15 @@ def test_what_overlaps_at_the_position_is_read_together() -> None:
     assert (slice_.until, len(slice_.segments)) == (15, 2)
 
 
+@pytest.mark.parametrize(
+    ("budget", "until"), [(0, 510), (1, 510), (SIZE // 10, 600), (SIZE // 2, 1000), (10 * SIZE, 1000)]
+)
+def test_what_lies_in_no_file_is_cut_at_any_offset(budget: int, until: int) -> None:
+    span = Segment("", SOURCE, 0, 999, 400, SIZE, alone=False)
+    slice_ = only_slice(due(span, next_offset=500), budget)
+    assert (slice_.first, slice_.until) == (500, until)
+
+
 @pytest.mark.parametrize("slots", [1, 2, 3, 8])
 def test_every_partition_gets_one_slice_and_no_task_is_empty(slots: int) -> None:
     items = [due(segment(0, 9, partition(n), size=n + 1), source=partition(n)) for n in range(5)]
