@@ -17,9 +17,9 @@ from mirrorlake.errors import SourceLoss, StateMismatch
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
-from mirrorlake.streams import StreamId
+from mirrorlake.streams import StreamId, reporting
 from mirrorlake.tables import Tables
-from mirrorlake.topics import RelaySpec, spec_topics
+from mirrorlake.topics import RelaySpec, topics_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,6 +66,27 @@ def _topic_id(topic_ids: Mapping[str, str]) -> Any:
 def records_per_batch(max_records: int, max_bytes: int, average_bytes: float) -> int:
     """Spark's source counts records only, so the bound in bytes becomes one in records."""
     return max(1, min(max_records, int(max_bytes / max(1.0, average_bytes))))
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """What one batch held."""
+
+    records: int
+    bytes: int
+
+
+def next_bound(bound: int, batch: BatchSize, max_records: int, max_bytes: int) -> int:
+    """The bound in records for the batches after this one: the same, unless the records are of another size now.
+
+    A change costs a restart of the query, so it waits until a batch held twice its bytes, or was full with a quarter.
+    """
+    if batch.records > bound:
+        return bound  # planned before the last change
+    fitting = records_per_batch(max_records, max_bytes, batch.bytes / max(1, batch.records))
+    too_large = batch.bytes > 2 * max_bytes and fitting < bound
+    too_small = batch.records >= 0.9 * bound and fitting >= 4 * bound
+    return fitting if too_large or too_small else bound
 
 
 def starting_offsets(positions: Mapping[TopicPartition, int]) -> str:
@@ -194,8 +215,7 @@ class Ingest:
         self.committed()
 
     def _learn_topic_ids(self) -> None:
-        names = self.spec.topics or spec_topics(self.spec, self.source.topic_names())
-        seen = self.source.describe(names)
+        seen = self.source.describe(topics_now(self.spec, self.source))
         changed = [name for name, topic in seen.items() if self.topic_ids.get(name, topic.id) != topic.id]
         if changed:
             raise SourceLoss(
@@ -238,18 +258,9 @@ class Reading:
 
 def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
     """Returns the StreamingQuery."""
-
-    def on_batch(frame: DataFrame, batch_id: int) -> None:
-        try:
-            ingest.append(frame, batch_id)
-        except Exception as error:
-            # The runner wants the type; Spark gets a short text, since it matches a long one with a deep recursion.
-            failed(error)
-            raise RuntimeError(type(error).__name__) from None
-
     return (
-        _source(spark, ingest.spec, reading)
-        .writeStream.foreachBatch(on_batch)
+        measured(_source(spark, ingest.spec, reading))
+        .writeStream.foreachBatch(reporting(ingest.append, failed))
         .queryName(ingest.stream.name)
         .option("checkpointLocation", str(ingest.checkpoint))
         .trigger(**_trigger(reading))
@@ -271,6 +282,27 @@ def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame
     return spark.readStream.format("kafka").options(**options).load()
 
 
+def measured(stream: DataFrame) -> DataFrame:
+    """The stream, whose progress then says how large its batches were: counted while they are written."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    return stream.observe(_SIZES, F.count("*").alias("records"), F.sum(size.cast("bigint")).alias("bytes"))
+
+
+_SIZES = "batch"
+RECORD_OVERHEAD_BYTES = 100  # offset, timestamp, headers and framing, about
+
+
+def batch_size(query: Any) -> BatchSize | None:
+    """The newest batch with records, of a measured stream."""
+    progress = query.lastProgress
+    seen = progress and progress["observedMetrics"].get(_SIZES)
+    if not seen or not seen["records"]:
+        return None
+    return BatchSize(seen["records"], seen["bytes"] + seen["records"] * RECORD_OVERHEAD_BYTES)
+
+
 def _subscription(spec: RelaySpec) -> dict[str, str]:
     return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
 
@@ -290,4 +322,4 @@ def sample_record_bytes(source: Cluster, partitions: Iterable[TopicPartition]) -
         for at in asked
         for message in source.read_range(at, max(starts[at], ends[at] - 10), ends[at])
     ]
-    return sum(sizes) / len(sizes) + 100 if sizes else 1000.0
+    return sum(sizes) / len(sizes) + RECORD_OVERHEAD_BYTES if sizes else 1000.0

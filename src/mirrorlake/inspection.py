@@ -26,7 +26,7 @@ from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.streams import current
 from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops
 from mirrorlake.targets import Looker, TargetPlan, make_wish, plan_target
-from mirrorlake.topics import RelaySpec, flow_topics, relay_specs, spec_topics
+from mirrorlake.topics import RelaySpec, flow_topics, relay_specs, spec_topics, topics_now
 from mirrorlake.upkeep import read_given
 from mirrorlake.world import connect, now, open_tables, storage_root
 
@@ -108,7 +108,7 @@ def _sample(stored: Stored, source: Cluster, at: datetime) -> pa.Table:
     ends = lag.bronze_ends(stored.files.segments())
     ingested = lag.ingest_positions(stored.ingested, stored.topic_ids)
     targets = {target: lag.target_positions(stored.book(target), ends, ingested) for target in stored.entries}
-    topics = source.describe(stored.spec.topics or spec_topics(stored.spec, source.topic_names()))
+    topics = source.describe(topics_now(stored.spec, source))
     committed = stored.flow.isolation == "read_committed"
     return lag.sample_rows(stored.flow.name, source, topics.values(), ingested, targets, committed, at)
 

@@ -18,7 +18,9 @@ from mirrorlake.bronze import (
     Ingest,
     Loss,
     Reading,
+    batch_size,
     last_batch,
+    next_bound,
     parse_offsets,
     read_positions,
     read_topic_ids,
@@ -43,7 +45,7 @@ from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition,
 from mirrorlake.streams import StreamId, claim, current, next_generation
 from mirrorlake.tables import BronzeFiles, bronze_properties
 from mirrorlake.targets import Looker, make_topics, make_wish, plan_target
-from mirrorlake.topics import RelaySpec, require_topics, spec_topics
+from mirrorlake.topics import RelaySpec, require_topics, spec_topics, topics_now
 from mirrorlake.world import World, cores, now
 
 
@@ -120,7 +122,7 @@ class Relay:
         return self.world.clusters[self.flow.source]
 
     def source_topics(self) -> list[str]:
-        return list(self.spec.topics) or spec_topics(self.spec, self.source.topic_names())
+        return topics_now(self.spec, self.source)
 
     def ensure_targets(self, target: Target) -> dict[str, TopicInfo]:
         """Make and grow the target's topics; source topic -> target topic."""
@@ -246,6 +248,7 @@ class Relay:
         self._seed = kept
 
     _seed: dict[TopicPartition, int] | None = None
+    _bound: int = 0
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     _away: dict[str, Book] = field(default_factory=dict)
 
@@ -290,52 +293,59 @@ class Relay:
             if source.topic in self._topics and self._topics[source.topic].id == source.topic_id
         }
 
-    def start_ingest(self) -> None:
+    def start_ingest(self, bound: int | None = None) -> None:
+        """`bound` is the most records of a batch; without one, a few of the newest records say how large they are."""
         assert self.ingest is not None  # noqa: S101
         settings = self.flow.ingest
-        average = sample_record_bytes(self.source, self.source_partitions())
+        self._bound = bound or self._sampled_bound()
         reading = Reading(
             self.world.source_options[self.flow.source],
             self.flow.isolation,
-            records_per_batch(settings.max_records_per_batch, settings.max_bytes_per_batch, average),
+            self._bound,
             self._starting_offsets(),
             settings.trigger_seconds,
             self.once,
         )
         self.ingest_query = start_ingest(self.world.spark, self.ingest, reading, self._ingest_failed)
 
+    def _sampled_bound(self) -> int:
+        average = sample_record_bytes(self.source, self.source_partitions())
+        return records_per_batch(self.flow.ingest.max_records_per_batch, self.flow.ingest.max_bytes_per_batch, average)
+
+    def rebound_ingest(self) -> int | None:
+        """Start ingest again where its records are of another size now; returns the new bound."""
+        settings = self.flow.ingest
+        batch = batch_size(self.ingest_query) if self.ingest_query.isActive else None
+        if batch is None:
+            return None
+        bound = next_bound(self._bound, batch, settings.max_records_per_batch, settings.max_bytes_per_batch)
+        if bound == self._bound:
+            return None
+        self.ingest_query.stop()
+        self.ingest_failure = None  # an interrupted batch says so, and runs again
+        self.start_ingest(bound)
+        return bound
+
     # --- the second leg ---
 
     def make_fan_out(self, target: Target) -> FanOut:
-        world = self.world
-        errand = make_errand(
-            world.config, world.root, self.flow, target, self.spec.table, world.cluster_ids, self.lease.epoch
-        )
-        writings = Writings(self.world, self.flow.name)
-        fan_out = FanOut(
-            errand,
-            self._bronze(),
-            self.world.clusters[target.cluster],
-            self.ledger,
-            self._book(target.cluster),
-            Outbox(writings.incident, writings.dead_letters),
-            partial(self.ensure_targets, target),
-            partial(record_limit, world.config, world.clusters[target.cluster]),
-            lambda topic: any(pause.covers(target.cluster, topic) for pause in self.pauses()),
-            self.stopped_cleanly,
-            # A monitor wants the newest beat: those of another replicator before us do no harm.
-            "append" if self.spec.heartbeats and self.flow.provenance else target.existing_records,
-            target.partitions == "modulo",
-            target.on_topic_deleted == "recreate",
-            self._latest,
-            self.flow.fanout.max_bytes_per_round,
-            target.rate_limit_records_per_second,
-            slots=cores(self.world.config),
-            turns=self.world.turns[target.cluster],
-            stopping=self.stopping,
-        )
-        self.fan_outs[target.cluster] = fan_out
-        return fan_out
+        world, flow, cluster = self.world, self.flow, self.world.clusters[target.cluster]
+        writings = Writings(world, flow.name)
+        # A monitor wants the newest beat: those of another replicator before us do no harm.
+        existing = "append" if self.spec.heartbeats and flow.provenance else target.existing_records
+        self.fan_outs[target.cluster] = FanOut(
+            make_errand(world.config, world.root, flow, target, self.spec.table, world.cluster_ids, self.lease.epoch),
+            self._bronze(), cluster, self.ledger, self._book(target.cluster),
+            Outbox(writings.incident, writings.dead_letters), partial(self.ensure_targets, target),
+            partial(record_limit, world.config, cluster), partial(self._paused, target.cluster), self.stopped_cleanly,
+            existing, target.partitions == "modulo", target.on_topic_deleted == "recreate", self._latest,
+            flow.fanout.max_bytes_per_round, target.rate_limit_records_per_second,
+            slots=cores(world.config), turns=world.turns[target.cluster], stopping=self.stopping,
+        )  # fmt: skip
+        return self.fan_outs[target.cluster]
+
+    def _paused(self, target: str, topic: str) -> bool:
+        return any(pause.covers(target, topic) for pause in self.pauses())
 
     def _bronze(self) -> Bronze:
         """Files where Python may open them, unless the flow asks for Spark's reader."""
@@ -423,7 +433,7 @@ class Relay:
     def find_failures(self) -> None:
         """Queries that ended without telling us."""
         if self.ingest_failure is None:
-            self.ingest_failure = ending(self.ingest_query)
+            self.ingest_failure = ending(self.ingest_query, may_end=self.once)
         for target, query in self.fan_out_queries.items():
             failure = ending(query)
             if failure is not None:
@@ -503,12 +513,12 @@ def record_limit(config: Config, cluster: Cluster, topic: str) -> int:
     return min(service, configured) if service else configured
 
 
-def ending(query: Any) -> Exception | None:
-    """What ended a query, None while it runs and after a normal end."""
+def ending(query: Any, may_end: bool = False) -> Exception | None:
+    """What ended a query, None while it runs. One that nobody asked to end has failed, whatever it says."""
     if query is None or query.isActive:
         return None
     failure: Exception | None = query.exception()
-    return failure
+    return failure or (None if may_end else RuntimeError("the query ended by itself, without an error"))
 
 
 # What Spark's Kafka source calls the begin of a log.

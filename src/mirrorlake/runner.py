@@ -346,6 +346,8 @@ class Run:
             relay.find_failures()
             if relay.ingest_failure is not None:
                 self._tend_ingest(relay, relay.ingest_failure, patience)
+            elif (bound := relay.rebound_ingest()) is not None:
+                self.say(f"flow {relay.flow.name}: the size of records changed: {bound} in a batch from now on")
             for fault in relay.dead.values():
                 if isinstance(fault, TopicRemade):
                     raise fault
@@ -412,6 +414,7 @@ class Run:
 def spark_explained(root: Path) -> Iterator[None]:
     """A Java process that ends takes every call with it: one sentence instead of their tracebacks."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_py4j)
     try:
         yield
     except Exception as error:
@@ -422,6 +425,11 @@ def spark_explained(root: Path) -> Iterator[None]:
             f"Spark's Java process ended or does not answer: {last_line(error)}",
             f"see {root / 'logs' / 'spark.log'}, and whether memory ran out; run again: it recovers and goes on",
         ) from error
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """py4j writes some of its tracebacks to the root logger, beside its own."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _explained(relay: Relay, target: str) -> MirrorlakeError:

@@ -10,7 +10,7 @@ from functools import partial
 from mirrorlake import heartbeats
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import TopicMissing
-from mirrorlake.kafka import TopicInfo
+from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.names import (
     MAX_TOPIC_CHARACTERS,
     NamingPolicy,
@@ -135,6 +135,11 @@ def flow_topics(config: Config, flow: Flow, known_topics: Iterable[str]) -> list
     named = {topic for spec in specs for topic in spec.topics}
     families = [spec for spec in specs if spec.java_pattern]
     return [topic for topic in known if topic in named or any(spec_topics(spec, [topic]) for spec in families)]
+
+
+def topics_now(spec: RelaySpec, source: Cluster) -> list[str]:
+    """The table's topics: those listed, else those that match now."""
+    return list(spec.topics) or spec_topics(spec, source.topic_names())
 
 
 def require_topics(spec: RelaySpec, alias: str, existing: Mapping[str, TopicInfo]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from harness import Flow, Records, by_partition, count, finish, wait_until
 from pyspark.sql import SparkSession
@@ -16,9 +19,10 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     make_flow: Callable[..., Flow], records: Records, topic: str
 ) -> None:
     sent = records.numbered(600, 2)
+    sent[200:400] = [replace(record, value=b"%d" % n * 1500) for n, record in enumerate(sent[200:400])]
     records.create("source", topic, 2)
     records.send("source", topic, sent[:200])
-    flow = make_flow([topic], ["target", "hubs"])
+    flow = make_flow([topic], ["target", "hubs"], ingest={"max_bytes_per_batch": "20KB"})
     running = flow.start("--log-format", "json")
     try:
         wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records", 120)
@@ -29,6 +33,7 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
         code, said = finish(running)
     assert code == 0, said
     assert all(json.loads(line) for line in said.splitlines() if line.startswith("{"))
+    assert "the size of records changed" in said
     records.send("source", topic, sent[400:])
     flow.run_once()
     for target in ("target", "hubs"):
@@ -82,6 +87,29 @@ def lag_rows_of_views(flow: Flow, spark: SparkSession, *topics: str) -> list[dic
         for name in names
         for row in spark.sql(f"SELECT DISTINCT topic FROM {name}").collect()
     ]
+
+
+def test_a_killed_java_process_is_one_message_and_no_traceback(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    records.create("source", topic)
+    records.send("source", topic, records.numbered(10))
+    flow = make_flow([topic])
+    running = flow.start()
+    try:
+        wait_until(lambda: records.arrived("target", f"source.{topic}", 10), "the first records", 120)
+        os.kill(java_of(running.pid), signal.SIGKILL)
+    finally:
+        code, said = finish(running)
+    assert code == 3, said
+    assert "Spark's Java process ended" in said
+    assert "Traceback" not in said
+
+
+def java_of(pid: int) -> int:
+    """PySpark starts it from a thread, and a thread's children are listed apart."""
+    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return next(int(child) for child in children if "java" in Path(f"/proc/{child}/comm").read_text())
 
 
 def test_lag_is_right_also_when_nothing_runs(

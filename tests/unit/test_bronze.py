@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from samples import FakeCluster
 
 from mirrorlake.bronze import (
+    BatchSize,
     Loss,
     diagnose,
+    next_bound,
     parse_offsets,
     read_positions,
     read_topic_ids,
@@ -56,6 +58,27 @@ def test_a_bound_in_bytes_becomes_one_in_records(
     max_records: int, max_bytes: int, average: float, records: int
 ) -> None:
     assert records_per_batch(max_records, max_bytes, average) == records
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "bound"),
+    [
+        pytest.param(1000, 10**6, 1000, id="as expected"),
+        pytest.param(1000, 2 * 10**6, 1000, id="twice is borne"),
+        pytest.param(1000, 10 * 10**6, 100, id="ten times its bytes: a tenth of the records"),
+        pytest.param(3, 3 * 900_000, 1, id="a few large ones exceed it too"),
+        pytest.param(1, 900_000, 1000, id="one that fits changes nothing"),
+        pytest.param(1000, 10**5, 5000, id="full with a tenth: up to the most records"),
+        pytest.param(500, 10**4, 1000, id="small, but nothing was waiting"),
+        pytest.param(1200, 10**9, 1000, id="planned under another bound"),
+    ],
+)
+def test_the_bound_follows_the_size_of_records(records: int, size: int, bound: int) -> None:
+    assert next_bound(1000, BatchSize(records, size), 5000, 10**6) == bound
+
+
+def test_a_record_larger_than_a_batch_does_not_start_the_query_for_ever() -> None:
+    assert next_bound(1, BatchSize(1, 10**9), 5000, 10**6) == 1
 
 
 # --- loss ---
