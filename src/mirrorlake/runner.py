@@ -12,6 +12,7 @@ import uuid
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -346,8 +347,8 @@ class Run:
             relay.find_failures()
             if relay.ingest_failure is not None:
                 self._tend_ingest(relay, relay.ingest_failure, patience)
-            elif (bound := relay.rebound_ingest()) is not None:
-                self.say(f"flow {relay.flow.name}: the size of records changed: {bound} in a batch from now on")
+            else:
+                self._tolerantly(partial(self._rebound, relay))
             for fault in relay.dead.values():
                 if isinstance(fault, TopicRemade):
                     raise fault
@@ -356,6 +357,10 @@ class Run:
                 self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")
         if relays and all(len(relay.dead) == len(relay.flow.targets) for relay in relays):
             self._raise_dead(relays)
+
+    def _rebound(self, relay: Relay) -> None:
+        if (bound := relay.rebound_ingest()) is not None:
+            self.say(f"flow {relay.flow.name}: the size of records changed: {bound} in a batch from now on")
 
     def _tend_ingest(self, relay: Relay, failure: Exception, patience: float) -> None:
         """A source that is away is waited for; one that is there gets a few tries before we call it lasting."""
