@@ -22,7 +22,7 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     sent[200:400] = [replace(record, value=b"%d" % n * 1500) for n, record in enumerate(sent[200:400])]
     records.create("source", topic, 2)
     records.send("source", topic, sent[:200])
-    flow = make_flow([topic], ["target", "hubs"], ingest={"max_bytes_per_batch": "20KB"})
+    flow = make_flow([topic], ["target", "hubs"], ingest={"max_bytes_per_batch": "20kB"})
     running = flow.start("--log-format", "json")
     try:
         wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records", 120)
