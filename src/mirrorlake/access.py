@@ -61,7 +61,7 @@ def _of_flow(config: Config, flow: Flow, alias: str, known: Sequence[str]) -> It
 
 
 def _on_source(flow: Flow, topics: Iterable[str]) -> Iterator[Need]:
-    yield Need("group", READER_GROUP, "READ", "to read ranges of records")
+    yield Need("group", READER_GROUP, "DESCRIBE", "to read ranges of records")
     copied = any(target.configs.enabled for target in flow.targets)
     for topic in topics:
         yield Need("topic", topic, "READ", "to copy its records")
@@ -75,7 +75,7 @@ def _on_source(flow: Flow, topics: Iterable[str]) -> Iterator[Need]:
 
 def _on_target(cluster: ClusterConfig, flow: Flow, target: Target, names: Iterable[str]) -> Iterator[Need]:
     may = limits(cluster)
-    yield Need("group", READER_GROUP, "READ", "to read back after a crash")
+    yield Need("group", READER_GROUP, "DESCRIBE", "to read back after a crash")
     for name in names:
         yield Need("topic", name, "WRITE", "to send records")
         yield Need("topic", name, "READ", "to read back after a crash, and for audit")
@@ -127,7 +127,7 @@ def sort_out(wanted: Iterable[Need], told: Mapping[tuple[str, str], frozenset[st
         may = told.get((need.resource, need.name))
         if need.operation == "CREATE" and "CREATE" in everywhere:
             granted.append(need)
-        elif need.operation == "CREATE" and may is not None:
+        elif need.operation == "CREATE" and may:
             granted.append(need)  # it is there: nothing to make
         elif may is None:
             untold.append(need)
@@ -152,7 +152,6 @@ def commands(cluster: ClusterConfig, wanted: Iterable[Need], principal: str) -> 
     options = {"topic": "--topic", "group": "--group"}
     made = []
     for (resource, name), needed in itertools.groupby(sorted(wanted), lambda need: (need.resource, need.name)):
-        # DESCRIBE comes with READ, WRITE and ALTER by itself.
         operations = " ".join(f"--operation {_spelled(each)}" for each in sorted({n.operation for n in needed}))
         where = f"{options[resource]} {shlex.quote(name)}" if resource in options else "--cluster"
         made.append(f"{_kafka_acls(cluster)} --add --allow-principal {shlex.quote(principal)} {operations} {where}")

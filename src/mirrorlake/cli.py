@@ -395,6 +395,8 @@ def plan(config: ConfigFile, flow: Flows = None, root: Root = None, as_json: AsJ
                 table.add_row(each.flow, aim.target, Text(line))
             for name, why in {**aim.misnamed, **aim.refusals}.items():
                 table.add_row(each.flow, aim.target, Text(f"refused: topic {name} {why}", style="red"))
+                if name in aim.commands:
+                    table.add_row("", "", Text(aim.commands[name], overflow="fold"))
             for what, why in aim.declined.items():
                 table.add_row(each.flow, aim.target, Text(f"left alone: {what}: {why}", style="yellow"))
     out.print(table if table.row_count else "nothing to make or change")

@@ -7,7 +7,8 @@ that no value reaches a Spark plan, a log or the UI.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mirrorlake.config import FROM_SECRET, SECRETS, Cluster, Config, Isolation, Security, refused
@@ -18,6 +19,21 @@ from mirrorlake.stores import StoreType, authorities, identity, store_type
 
 Settings = dict[str, str]
 __all__ = ["CODECS", "Limits", "limits"]  # for those who think of them as properties of a cluster
+
+
+def weaknesses(cluster: Cluster) -> Iterator[str]:
+    """What is less safe than it could be, for reports."""
+    security = cluster.security
+    if security.protocol == "PLAINTEXT":
+        yield "plain text: anyone on the way can read and change records"
+    if security.protocol == "SASL_PLAINTEXT":
+        yield "INSECURE: the password and all records go unencrypted"
+    if security.tls and not security.verify_hostname:
+        yield "INSECURE: any host with a trusted certificate can pretend to be this cluster"
+    for name in SECRETS:
+        secret = getattr(security, name)
+        if secret and is_literal(secret.text):
+            yield f"{name} is written out in the configuration"
 
 
 # --- librdkafka ---------------------------------------------------------------------------------------------
@@ -203,6 +219,7 @@ LOGIN_MODULES = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+ENVIRONMENT_PROVIDER = "org.apache.kafka.common.config.provider.EnvVarConfigProvider"
 FILE_PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
 JAVA_KIND: Mapping[str, Settings] = {
     "kafka": {},
@@ -216,16 +233,28 @@ JAVA_KIND: Mapping[str, Settings] = {
 
 
 def spark_kafka_options(
-    alias: str, cluster: Cluster, shaded: bool = False, secrets_file: Path | None = None
+    alias: str,
+    cluster: Cluster,
+    shaded: bool = False,
+    secrets_file: Path | None = None,
+    by_environment: bool = False,
 ) -> Settings:
-    """Options of Spark's Kafka source. `shaded` is Databricks, which moved Kafka's classes."""
+    """Options of Spark's Kafka source. `shaded` is Databricks, which moved Kafka's classes.
+
+    Secrets are references to a file of ours; with `by_environment`, where executors are other machines and have no such
+    file, to the environment that driver and executors share.
+    """
     prefix = "kafkashaded." if shaded else ""
-    references = _file_references(alias, cluster.security, secrets_file)
+    if by_environment:
+        references, provider = _environment_references(alias, cluster), _environment_provider(prefix)
+    else:
+        references = _file_references(alias, cluster.security, secrets_file)
+        provider = _file_provider(secrets_file, prefix) if secrets_file else {}
     settings = {
         "bootstrap.servers": servers_of(alias, cluster),
         **JAVA_KIND[cluster.kind],
         **java_security(cluster.security, references, prefix),
-        **(_file_provider(secrets_file, prefix) if references and secrets_file else {}),
+        **(provider if references else {}),
     }
     return {f"kafka.{key}": value for key, value in settings.items()}
 
@@ -251,12 +280,9 @@ def _java_tls(security: Security, references: Mapping[str, str]) -> dict[str, st
         "ssl.truststore.type": store_type(security.ca).value if security.ca else None,
         "ssl.truststore.location": security.ca,
         "ssl.truststore.password": references.get("ca_password"),
-        "ssl.keystore.type": store_type(security.keystore).value
-        if security.keystore
-        else "PEM"
-        if security.key
-        else None,
-        "ssl.keystore.location": security.keystore,
+        "ssl.keystore.type": _keystore_type(security),
+        # Key and certificate in one PEM file are a keystore to Java.
+        "ssl.keystore.location": security.keystore or (None if "key" in references else security.key),
         "ssl.keystore.password": references.get("keystore_password"),
         "ssl.keystore.key": references.get("key"),
         "ssl.keystore.certificate.chain": references.get("certificate"),
@@ -264,6 +290,12 @@ def _java_tls(security: Security, references: Mapping[str, str]) -> dict[str, st
         "ssl.key.password": references.get("key_password") or references.get("keystore_password"),
         "ssl.endpoint.identification.algorithm": "https" if security.verify_hostname else "",
     }
+
+
+def _keystore_type(security: Security) -> str | None:
+    if security.keystore:
+        return store_type(security.keystore).value
+    return "PEM" if security.key else None
 
 
 def jaas(security: Security, references: Mapping[str, str], prefix: str = "") -> str:
@@ -329,6 +361,36 @@ def _file_references(alias: str, security: Security, secrets_file: Path | None) 
     if names and set(str(secrets_file)) & set(":}"):
         raise UsageFault(f"The path {secrets_file} holds : or }}, which Kafka's references cannot carry.")
     return {name: f"${{file:{secrets_file}:{alias}.{name}}}" for name in names}
+
+
+def _environment_references(alias: str, cluster: Cluster) -> Settings:
+    """Kafka puts values in as they are, so one that JAAS would have escaped cannot go this way."""
+    security, found = cluster.security, {}
+    if security.key != security.certificate:
+        raise UsageFault(
+            f"Cluster {alias}: executors on other machines need key and certificate in one file.",
+            "cat key.pem certificate.pem > both.pem, and name it as key and as certificate; or give a keystore",
+        )
+    for name, text in _secret_texts(security).items():
+        if name in ("key", "certificate"):
+            continue
+        if not re.fullmatch(r"\$\{env:[^}]+\}", text):
+            raise UsageFault(
+                f"Cluster {alias}: executors on other machines can look up {name} in their environment only.",
+                "write ${env:NAME}, and set NAME for the whole cluster",
+            )
+        value = resolve(text)
+        if name in ("username", "password") and jaas_escape(value) != value:
+            raise UsageFault(
+                f"Cluster {alias}: {name} holds a quote or a backslash, which cannot go through the environment.",
+                "choose one without, or run where driver and executors are one machine",
+            )
+        found[name] = text
+    return found
+
+
+def _environment_provider(prefix: str) -> Settings:
+    return {"config.providers": "env", "config.providers.env.class": prefix + ENVIRONMENT_PROVIDER}
 
 
 def _file_provider(secrets_file: Path, prefix: str) -> Settings:

@@ -517,6 +517,8 @@ class Target(Model):
     """Of topics that we make; -1 is the broker's default."""
     create_topics: bool = True
     """Make missing topics, with the source's partitions."""
+    missing_topics: Literal["stop", "wait"] = "stop"
+    """Where a topic is missing, or too small, and only an operator can help: stop, or wait until it is done."""
     partitions: Literal["same", "modulo"] = "same"
     """`same` keeps partition numbers, or refuses; `modulo` does with fewer: number modulo count, keys in order."""
     on_topic_deleted: Literal["stop", "recreate"] = "stop"
@@ -642,6 +644,8 @@ class Runner(Model):
     """Batches within this time share one ledger commit."""
     spark: SparkOptions = {}
     """Further Spark settings."""
+    spark_log_level: Literal["debug", "info", "warn", "error"] = "warn"
+    """What Spark and its Kafka client write to `<root>/logs/spark.log`."""
     driver_memory: str = Field(default="2g", pattern="^[0-9]+[kmgKMG]$")
     """Memory of the local Spark driver."""
     parallelism: int | None = Field(default=None, ge=1)

@@ -15,13 +15,12 @@ from typing import Any
 
 from mirrorlake import access, brokerapi, jars, tls
 from mirrorlake.brokerapi import Spoken
-from mirrorlake.clusters import librdkafka_admin, resolved
+from mirrorlake.clusters import librdkafka_admin, resolved, weaknesses
 from mirrorlake.config import Cluster as ClusterConfig
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import AccessRefused, ClusterUnreachable, MirrorlakeError, UsageFault
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
-from mirrorlake.secrets import is_literal
 from mirrorlake.services import RIGHTS, limits
 from mirrorlake.topics import fit_names, flow_topics
 from mirrorlake.world import check_root
@@ -272,7 +271,7 @@ class Patient:
         assert spoken is not None  # noqa: S101
         can = spoken.capabilities
         lacks = [name for name, has in can.items() if not has]
-        detail = f"speaks as Kafka {spoken.release}" + (f"; without {', '.join(lacks)}" if lacks else "")
+        detail = f"speaks as Kafka {spoken.release} or newer" + (f"; without {', '.join(lacks)}" if lacks else "")
         needed = ["record headers"] + (["idempotent producers"] if self.writers() else [])
         for name in needed:
             if not can[name]:
@@ -382,21 +381,6 @@ NO_TOPIC_IDS = (
 
 
 # --- pieces, most of them pure ---
-
-
-def weaknesses(cluster: ClusterConfig) -> Iterator[str]:
-    """What is less safe than it could be, for reports."""
-    security = cluster.security
-    if security.protocol == "PLAINTEXT":
-        yield "plain text: anyone on the way can read and change records"
-    if security.protocol == "SASL_PLAINTEXT":
-        yield "INSECURE: the password and all records go unencrypted"
-    if security.tls and not security.verify_hostname:
-        yield "INSECURE: any host with a trusted certificate can pretend to be this cluster"
-    for name in ("password", "ca_password", "keystore_password", "key_password"):
-        secret = getattr(security, name)
-        if secret and is_literal(secret.text):
-            yield f"{name} is written out in the configuration"
 
 
 def _safer(unsafe: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 import mirrorlake.errors as errors
 from mirrorlake.errors import (
+    AccessRefused,
     DataAtRisk,
     DeliveryDoubt,
     ExistingRecords,
@@ -162,8 +163,11 @@ class Outbox:
 class Backoff:
     """Waits that grow, until patience ends."""
 
-    def __init__(self, patience_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, patience_seconds: float, clock: Callable[[], float] = time.monotonic, missing_seconds: float = -1
+    ) -> None:
         self._patience_seconds = patience_seconds
+        self._missing_seconds = MISSING_SECONDS if missing_seconds < 0 else missing_seconds
         self._clock = clock
         self.reset()
 
@@ -173,7 +177,7 @@ class Backoff:
 
     def next_wait(self, fault: MirrorlakeError) -> float:
         """A topic may be unknown for a moment while leaders are elected; a missing one stays so."""
-        patience = MISSING_SECONDS if isinstance(fault, TopicMissing) else self._patience_seconds
+        patience = self._missing_seconds if isinstance(fault, TopicMissing) else self._patience_seconds
         if self._clock() - self._since > min(patience, self._patience_seconds):
             raise fault
         self._wait_seconds = min(self._wait_seconds * 2, 10)
@@ -210,6 +214,8 @@ class FanOut:
     """Shared by all tables that send to this target: so many rounds at once."""
     patience_seconds: float = float("inf")
     """How long what passes by itself may take to pass."""
+    missing_seconds: float = -1
+    """How long a topic may be missing; below 0 as long as an election takes."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
     _shared: set[TopicPartition] = field(default_factory=set)
@@ -223,6 +229,8 @@ class FanOut:
     _next: Lock = field(default_factory=Lock)
     """Held by the one who waits for `_lock`."""
     _recovered: bool = False
+    _was_accepted: bool = False
+    """The target has taken us once: where it refuses us now, a password, certificate or right was changed."""
 
     def deliver(self) -> None:
         """Send all that bronze holds now and the ledger does not know, trying again after what passes by itself."""
@@ -230,13 +238,17 @@ class FanOut:
             return  # somebody waits for the running round to end, and will find what we would
         with self._lock:
             self._next.release()
-            backoff = Backoff(self.patience_seconds)
+            backoff = Backoff(self.patience_seconds, missing_seconds=self.missing_seconds)
             while not self.stopping.is_set():
                 try:
-                    if self._deliver_once():
+                    done = self._deliver_once()
+                    self._was_accepted = True
+                    if done:
                         return
                     backoff.reset()
-                except (Transient, TopicMissing) as fault:
+                except (Transient, TopicMissing, AccessRefused) as fault:
+                    if isinstance(fault, AccessRefused) and not self._was_accepted:
+                        raise
                     self._recovered = False
                     self.progress.waiting = fault.what
                     self.stopping.wait(backoff.next_wait(fault))

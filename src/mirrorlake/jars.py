@@ -59,6 +59,8 @@ BROKER = Bundle(
         "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
     ),
 )
+OLD_BROKER = Bundle("old-broker", ("org.apache.kafka:kafka_2.13:3.3.2", "org.slf4j:slf4j-reload4j:1.7.36"))
+"""The oldest release whose brokers run without ZooKeeper for good."""
 MM2 = Bundle(
     "mm2",
     (

@@ -203,6 +203,19 @@ def cure_of(said: str) -> str:
     return next((cure for words, cure in _CURES if re.search(words, said)), default)
 
 
+_JAVA_REFUSAL = re.compile(r"(\w*(?:Authorization|Authentication)Exception|SSLHandshakeException):? ([^\n]*)")
+
+
+def refusal_in(said: str, alias: str) -> AccessRefused | None:
+    """What Kafka's Java client was refused, in the words of a failed query; None where it failed of something else."""
+    found = _JAVA_REFUSAL.search(said)
+    if found is None:
+        return None
+    words = f"{found[1]}: {found[2][:300]}"
+    cure = cure_of("certificate verify failed" if "S" in found[1][:1] and "ertif" in words else words)
+    return AccessRefused(f"cluster {alias}: {words}", cure.format(alias=alias))
+
+
 def is_access(error: KafkaError) -> bool:
     return error.code() in _ACCESS or _ALERT.search(error.str()) is not None
 
@@ -228,15 +241,20 @@ class Cluster:
     """A live connection to one cluster; clients are made when first needed."""
 
     alias: str
-    config: Mapping[str, str | bool]
+    config: Mapping[str, str | bool] = field(repr=False)  # with its secrets
     timeout_seconds: float = 20.0
+    renew: Callable[[], Mapping[str, str | bool]] | None = field(default=None, repr=False)
+    """The settings with their secrets as they are now: what was refused may have been changed meanwhile."""
     _errors: list[KafkaError] = field(default_factory=list)
     _admin: AdminClient | None = None
+    _refused: bool = False
 
     @property
     def admin(self) -> AdminClient:
         # Kept for the object's life: a collected AdminClient fails its pending futures.
         if self._admin is None:
+            if self._refused and self.renew:
+                self.config, self._refused = self.renew(), False
             self._admin = AdminClient({**self.config, **QUIET, "error_cb": self._errors.append})
         return self._admin
 
@@ -245,7 +263,10 @@ class Cluster:
         try:
             return call()
         except KafkaException as raised:
-            raise translate(self._cause(raised.args[0]), self.alias, what) from raised
+            fault = translate(self._cause(raised.args[0]), self.alias, what)
+            if isinstance(fault, AccessRefused) and self.renew:
+                self._admin, self._refused = None, True
+            raise fault from raised
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """A refused password shows as a time-out here and as itself in the error callback."""

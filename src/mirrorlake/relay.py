@@ -109,8 +109,7 @@ class Relay:
         """Everything that can be refused is refused here, before a query runs: topics, tables, state, losses."""
         self._topics = self.source.describe(self.source_topics())
         require_topics(self.spec, self.flow.source, self._topics)
-        for target in self.present_targets():
-            self.ensure_targets(target)
+        self._ensure_all_targets()
         storage = self.world.config.storage
         properties = bronze_properties(storage.deleted_file_retention_hours)
         self.world.tables.ensure(self.spec.table, BRONZE, properties)
@@ -137,6 +136,15 @@ class Relay:
         self._topics = self.source.describe(self.source_topics())
         for target in self.present_targets():
             self._look_at(target)
+
+    def _ensure_all_targets(self) -> None:
+        """A target that may wait for its operator is left to its fan-out, which says so and tries again."""
+        for target in self.present_targets():
+            try:
+                self.ensure_targets(target)
+            except TopicMissing:
+                if target.missing_topics == "stop":
+                    raise
 
     def _look_at(self, target: Target) -> None:
         fan_out = self.fan_outs.get(target.cluster) if target.cluster not in self.dead else None
@@ -247,6 +255,7 @@ class Relay:
         self.ingest = self._ingest(stream, checkpoint, {})
         self._seed = kept
 
+    _has_ingested: bool = False
     _seed: dict[TopicPartition, int] | None = None
     _bound: int = 0
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -340,6 +349,7 @@ class Relay:
             partial(record_limit, world.config, cluster), partial(self._paused, target.cluster), self.stopped_cleanly,
             existing, target.partitions == "modulo", target.on_topic_deleted == "recreate", self._latest,
             flow.fanout.max_bytes_per_round, target.rate_limit_records_per_second,
+            missing_seconds=float("inf") if target.missing_topics == "wait" else -1,
             slots=cores(world.config), turns=world.turns[target.cluster], stopping=self.stopping,
         )  # fmt: skip
         return self.fan_outs[target.cluster]
@@ -429,6 +439,12 @@ class Relay:
 
     def _ingest_failed(self, failure: Exception) -> None:
         self.ingest_failure = failure
+
+    def has_ingested(self) -> bool:
+        """Whether the source has ever given this runner a batch: what it refuses now, it did not then."""
+        progressed = self.ingest_query is not None and self.ingest_query.lastProgress is not None
+        self._has_ingested = self._has_ingested or progressed
+        return self._has_ingested
 
     def find_failures(self) -> None:
         """Queries that ended without telling us."""

@@ -19,11 +19,20 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from mirrorlake import control
-from mirrorlake.clusters import spark_kafka_options
+from mirrorlake.clusters import spark_kafka_options, weaknesses
 from mirrorlake.config import Config, Flow
-from mirrorlake.errors import DataAtRisk, MirrorlakeError, SourceLoss, StorageUnreachable, TopicRemade, Transient
+from mirrorlake.errors import (
+    AccessRefused,
+    DataAtRisk,
+    MirrorlakeError,
+    SourceLoss,
+    StorageUnreachable,
+    TopicRemade,
+    Transient,
+)
 from mirrorlake.fanout import last_line
 from mirrorlake.groupkeeper import GroupKeeper
+from mirrorlake.kafka import refusal_in
 from mirrorlake.lease import (
     LEASE_SECONDS,
     Lease,
@@ -51,11 +60,14 @@ from mirrorlake.world import (
     silent,
     spark_session,
     storage_root,
+    write_secrets,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+REFUSED_SECONDS = 5.0
+"""How often a source that refuses us, after it did not, is tried again: a password may just be changed."""
 ONCE_PATIENCE_SECONDS = 60.0
 """How long `--once` waits for what passes by itself."""
 
@@ -97,6 +109,9 @@ class Run:
     _beating: list[TableLease] = field(default_factory=list)
     _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
     _mourned: dict[str, Exception] = field(default_factory=dict)
+    _secrets: Path | None = None
+    _refused: dict[str, Every] = field(default_factory=dict)
+    """Table -> when to try again after the source refused us."""
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
     _begun: float | None = None
     _asked_to_stop: bool = False
@@ -121,15 +136,18 @@ class Run:
         check_root(root)
         flows = list(self.config.flows.values())
         clusters = connect(self.config, flows)
+        for alias in clusters:
+            for weakness in weaknesses(self.config.clusters[alias]):
+                self.say(f"cluster {alias}: {weakness}")
         # A long-running relay does not wait for a target that is away; a single pass does, and says so.
         targets = set() if self.once else clusters.keys() - {flow.source for flow in flows}
         ids = reach_all_but(clusters, targets, self.say)
         with contextlib.ExitStack() as stack:
             leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
-            secrets = stack.enter_context(secrets_folder(self.config))
+            self._secrets = secrets = stack.enter_context(secrets_folder(self.config))
             spark = self.spark or stack.enter_context(self._own_spark(root))
             tables = open_tables(self.config, root, spark)
-            world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets))
+            world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets, many_machines(spark)))
             ensure_ops(tables, self.config.storage.ops_schema)
             with spark_explained(root):
                 self._run_relays(world, flows, leases or self._table_leases(stack, world, flows))
@@ -161,9 +179,10 @@ class Run:
             with contextlib.suppress(Exception):
                 spark.stop()
 
-    def _options(self, secrets: Path) -> dict[str, dict[str, str]]:
+    def _options(self, secrets: Path, many: bool) -> dict[str, dict[str, str]]:
+        shaded = "DATABRICKS_RUNTIME_VERSION" in os.environ
         return {
-            alias: dict(spark_kafka_options(alias, cluster, secrets_file=secrets))
+            alias: dict(spark_kafka_options(alias, cluster, shaded, secrets, by_environment=many))
             for alias, cluster in self.config.clusters.items()
         }
 
@@ -334,10 +353,10 @@ class Run:
                     self._start(relays[-1])
 
     def _tolerantly(self, act: Callable[[], object]) -> None:
-        """What passes by itself must not stop the flow; it is said, and tried at the next round."""
+        """What passes by itself must not stop the flow, nor a password that is being changed; it is tried again."""
         try:
             act()
-        except Transient as fault:
+        except (Transient, AccessRefused) as fault:
             self.say(f"waiting: {fault.what}")
 
     def _tend(self, relays: Sequence[Relay], patience: float = float("inf")) -> None:
@@ -366,13 +385,20 @@ class Run:
         """A source that is away is waited for; one that is there gets a few tries before we call it lasting."""
         if isinstance(failure, MirrorlakeError) and not isinstance(failure, Transient | SourceLoss):
             raise failure
+        refused = refusal_in(str(failure), relay.flow.source)
+        if refused and not relay.has_ingested():
+            raise refused
+        if refused and not self._refused.setdefault(relay.spec.table, Every(REFUSED_SECONDS)).due():
+            return
         try:
             relay.source.cluster_id()
-            if not self._restarts.allowed(relay.spec.table):
+            if not refused and not self._restarts.allowed(relay.spec.table):
                 raise _unknown(relay, failure)
             self.say(f"flow {relay.flow.name}: ingest to {relay.spec.table} starts again: {last_line(failure)}")
+            if self._secrets:
+                write_secrets(self._secrets, self.config)
             relay.restart_ingest()
-        except Transient as fault:
+        except (Transient, AccessRefused) as fault:
             self.say(f"flow {relay.flow.name}: waiting: {fault.what}")
             if time.monotonic() > patience:
                 raise
@@ -413,6 +439,11 @@ class Run:
                     "targets": [vars(line) for line in lines],
                 },
             )
+
+
+def many_machines(spark: SparkSession) -> bool:
+    """Whether executors may be on other machines, which have none of our files."""
+    return not str(spark.sparkContext.master).startswith("local")
 
 
 @contextlib.contextmanager

@@ -94,9 +94,9 @@ def _parquet() -> dict[str, str]:
 _UNIQUE = ("key", "value", "headers.list.element.value", "offset")
 
 
-def log4j(logs: Path) -> str:
+def log4j(logs: Path, level: str = "warn") -> str:
     return f"""status = error
-rootLogger.level = warn
+rootLogger.level = {level}
 rootLogger.appenderRef.file.ref = file
 appender.file.type = RollingFile
 appender.file.name = file
@@ -112,13 +112,13 @@ appender.file.strategy.max = 3
 """
 
 
-def start(options: Mapping[str, str], logs: Path) -> SparkSession:
+def start(options: Mapping[str, str], logs: Path, log_level: str = "warn") -> SparkSession:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise UsageFault("PySpark is not installed", "pip install 'mirrorlake[local]'") from None
     logs.mkdir(parents=True, exist_ok=True)
-    (logs / "log4j2.properties").write_text(log4j(logs))
+    (logs / "log4j2.properties").write_text(log4j(logs, log_level))
     # Workers must be this interpreter, with our packages.
     os.environ["MIRRORLAKE_DRIVER_PID"] = str(os.getpid())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

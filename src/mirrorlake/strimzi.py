@@ -1,4 +1,4 @@
-"""A Strimzi `KafkaMirrorMaker2` resource (v1alpha1 to v1) as the settings that mm2.py understands.
+"""A Strimzi `KafkaMirrorMaker2` resource (v1alpha1 to v1) as the settings that the package mm2 understands.
 
 `spec.clusters[].config.x` becomes `alias.x`, `spec.mirrors[].sourceConnector.config.x` becomes `A->B.x`, and so on;
 v1's `target` and `mirrors[].source` are clusters too. Secrets are not in the resource: they are looked for in a folder

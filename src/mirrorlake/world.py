@@ -51,9 +51,14 @@ def check_root(root: Path) -> None:
 def connect(config: Config, flows: Sequence[Flow]) -> dict[str, Cluster]:
     """Clients for the clusters these flows touch."""
     aliases = {flow.source for flow in flows} | {t.cluster for flow in flows for t in flow.targets}
-    return {
-        alias: Cluster(alias, resolved(librdkafka_admin(alias, config.clusters[alias]))) for alias in sorted(aliases)
-    }
+    return {alias: _client(config, alias) for alias in sorted(aliases)}
+
+
+def _client(config: Config, alias: str) -> Cluster:
+    def settings() -> dict[str, str | bool]:
+        return resolved(librdkafka_admin(alias, config.clusters[alias]))
+
+    return Cluster(alias, settings(), renew=settings)
 
 
 def reach(clusters: Mapping[str, Cluster]) -> dict[str, str]:
@@ -77,9 +82,16 @@ def secrets_folder(config: Config) -> Iterator[Path]:
     """A private file that Kafka's own provider reads: Spark's options hold references to it, never values."""
     with tempfile.TemporaryDirectory(prefix="mirrorlake-") as folder:
         path = Path(folder) / "secrets.properties"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.writelines(f"{key}={value}\n" for key, value in secrets_file_lines(config).items())
+        write_secrets(path, config)
         yield path
+
+
+def write_secrets(path: Path, config: Config) -> None:
+    """As they are now, in one step: a client that starts meanwhile reads the old ones or the new."""
+    made = path.with_suffix(".new")
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.writelines(f"{key}={value}\n" for key, value in secrets_file_lines(config).items())
+    made.replace(path)
 
 
 def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession:
@@ -95,7 +107,7 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
     options["spark.master"] = f"local[{task_slots(config)}]"
     options["spark.sql.warehouse.dir"] = str(root / "warehouse")
     say("starting Spark")
-    return session.start({**options, **config.runner.spark}, logs)
+    return session.start({**options, **config.runner.spark}, logs, config.runner.spark_log_level)
 
 
 ROUNDS_AT_ONCE = 2

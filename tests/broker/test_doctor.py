@@ -159,7 +159,7 @@ def test_rights_are_told_one_by_one_and_given_as_commands(lab: Lab, guarded: Lab
     everything = doctor.grants(config, "b")
     assert any("--operation Create" in line and line.endswith("--topic source.doctored") for line in everything)
     grant(guarded, ResourceType.TOPIC, "source.doctored", AclOperation.WRITE)
-    grant(guarded, ResourceType.GROUP, "mirrorlake-reader", AclOperation.READ)
+    grant(guarded, ResourceType.GROUP, "mirrorlake-reader", AclOperation.DESCRIBE)
     some = last(examine_cluster(config, "b"))
     assert (some.what, some.level) == ("rights", "fault")
     assert "WRITE on topic" not in some.detail

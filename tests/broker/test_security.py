@@ -19,7 +19,15 @@ from harness import wait_until
 from tokens import Issuer, token_endpoint
 
 from mirrorlake import jars, tls
-from mirrorlake.clusters import librdkafka_admin, properties_escape, resolved, secrets_file_lines, spark_kafka_options
+from mirrorlake.clusters import (
+    ENVIRONMENT_PROVIDER,
+    FILE_PROVIDER,
+    librdkafka_admin,
+    properties_escape,
+    resolved,
+    secrets_file_lines,
+    spark_kafka_options,
+)
 from mirrorlake.config import Cluster, Config, parse
 from mirrorlake.errors import AccessRefused, UsageFault
 from mirrorlake.kafka import Cluster as Live
@@ -28,7 +36,7 @@ from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs
 PASSWORD = 'quote " back\\slash = $ümlaut'
 STORE_PASSWORD = "store pass"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-USERS = {"ann": PASSWORD}
+USERS = {"ann": PASSWORD, "eve": "simple"}
 ANY_NAME = {"ssl.allow.dn.changes": "true", "ssl.allow.san.changes": "true"}
 
 
@@ -169,7 +177,8 @@ def as_config(cluster: dict[str, Any]) -> Config:
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = {"PASSWORD": PASSWORD, "CLIENT_SECRET": "client-secret", "STORE": STORE_PASSWORD, "WRONG": "wrong"}
+    secrets = {"PASSWORD": PASSWORD, "CLIENT_SECRET": "client-secret", "STORE": STORE_PASSWORD, "WRONG": "wrong",
+               "SIMPLE": "simple"}  # fmt: skip
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
 
@@ -201,6 +210,25 @@ def test_librdkafka_is_refused_with_the_cure(secure: Lab, endpoint: tuple[str, P
     wrong = wrong_ways(secure, *endpoint, tmp_path)
     answers = ask_all({way: configured(secure, name, security) for way, (name, security, _) in wrong.items()}, 4)
     assert {way: cure for way, (_, _, cure) in wrong.items() if cure not in answers[way]} == {}, answers
+
+
+def test_a_client_that_was_refused_comes_back_with_what_the_file_holds_now(secure: Lab, tmp_path: Path) -> None:
+    secret, folder = tmp_path / "password", secure.cluster("sasl-ssl").folder
+    secret.write_text("wrong")
+    user = {"mechanism": "SCRAM-SHA-256", "username": "ann", "password": f"${{file:{secret}}}"}
+    cluster = configured(secure, "sasl-ssl", {"ca": f"{folder}/ca.pem", **user})
+
+    def settings() -> dict[str, str | bool]:
+        return resolved(librdkafka_admin("a", cluster))
+
+    live = Live("a", settings(), timeout_seconds=4, renew=settings)
+    with pytest.raises(AccessRefused):
+        live.broker_count()
+    secret.write_text(PASSWORD)
+    live.timeout_seconds = 20
+    assert live.broker_count() == 1
+    assert PASSWORD not in repr(live)
+    assert "wrong" not in repr(live)
 
 
 # --- certificates that are wrong on the brokers' side ---
@@ -290,8 +318,8 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, dict[
             files[str(path)] = name
         spark = Path(pyspark.__file__).parent / "jars" / "*"
         path = os.pathsep.join([jars.class_path(jars.resolve(jars.SPARK, print)), str(spark)])
-        flags = ["-XX:TieredStopAtLevel=1", "-Dorg.apache.kafka.automatic.config.providers="
-                 "org.apache.kafka.common.config.provider.FileConfigProvider"]  # fmt: skip
+        providers = f"{FILE_PROVIDER},{ENVIRONMENT_PROVIDER}"
+        flags = ["-XX:TieredStopAtLevel=1", f"-Dorg.apache.kafka.automatic.config.providers={providers}"]
         source = str(Path(__file__).with_name("Probe.java"))
         done = subprocess.run([str(jars.java()), *flags, "-cp", path, source, *files], capture_output=True, text=True,
                               check=False, timeout=120)  # fmt: skip
@@ -302,12 +330,12 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, dict[
     return run
 
 
-def java_properties(cluster: Cluster, secrets: Path) -> dict[str, str]:
+def java_properties(cluster: Cluster, secrets: Path, by_environment: bool = False) -> dict[str, str]:
     """What Spark's Kafka source would hand to its client: references, and a file that holds what they mean."""
     config = as_config({"bootstrap_servers": "a:1"}).model_copy(update={"clusters": {"a": cluster}})
     lines = secrets_file_lines(config)
     secrets.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-    options = spark_kafka_options("a", cluster, secrets_file=secrets)
+    options = spark_kafka_options("a", cluster, secrets_file=secrets, by_environment=by_environment)
     assert not any(
         PASSWORD in value or "client-secret" in value or STORE_PASSWORD in value for value in options.values()
     )
@@ -324,6 +352,13 @@ def test_java_connects_in_every_way_and_is_refused_in_the_wrong_ones(
         way: java_properties(cluster, tmp_path / f"secrets-{number}.properties")
         for number, (way, cluster) in enumerate({**good, **bad}.items())
     }
+    # As executors on other machines look secrets up.
+    plain = {**login("PLAIN", *endpoint), "password": "${env:SIMPLE}", "username": "eve"}
+    many = configured(secure, "sasl-ssl", {"ca": f"{secure.cluster('sasl-ssl').folder}/ca.pem", **plain})
+    good["by the environment"] = many
+    asked["by the environment"] = java_properties(many, tmp_path / "none", by_environment=True)
+    with pytest.raises(UsageFault, match="a quote or a backslash"):
+        java_properties(good["SASL_PLAINTEXT, PLAIN"], tmp_path / "none", by_environment=True)
     answers = probe(asked)
     assert {way: answers[way] for way in good} == dict.fromkeys(good, "ok 1")
     assert {way for way in bad if not answers[way].startswith("failed")} == set()

@@ -25,13 +25,13 @@ def told(wanted: list[Need], optional: bool) -> set[tuple[str, str, str]]:
 
 def test_a_source_is_read_and_nothing_else() -> None:
     wanted = needs(config(), "a", {})
-    assert told(wanted, optional=False) == {("topic", "t", "READ"), ("group", "mirrorlake-reader", "READ")}
+    assert told(wanted, optional=False) == {("topic", "t", "READ"), ("group", "mirrorlake-reader", "DESCRIBE")}
     assert told(wanted, optional=True) == set()
 
 
 def test_a_target_is_written_read_back_and_made() -> None:
     name = "a.t"
-    least = {("topic", name, "WRITE"), ("topic", name, "READ"), ("group", "mirrorlake-reader", "READ")}
+    least = {("topic", name, "WRITE"), ("topic", name, "READ"), ("group", "mirrorlake-reader", "DESCRIBE")}
     wanted = needs(config({"create_topics": False}), "b", {})
     assert told(wanted, optional=False) == least
     assert told(wanted, optional=True) == {("topic", name, "DESCRIBE_CONFIGS")}
@@ -70,7 +70,7 @@ def test_commands_are_one_for_each_resource_and_quoted() -> None:
     chosen = config()
     lines = commands(chosen.clusters["b"], needs(chosen, "b", {}), principal_of(chosen.clusters["b"]))
     assert len(lines) == 2
-    assert lines[0].endswith("--add --allow-principal 'User:re lay' --operation Read --group mirrorlake-reader")
+    assert lines[0].endswith("--add --allow-principal 'User:re lay' --operation Describe --group mirrorlake-reader")
     every = " ".join(f"--operation {name}" for name in ("Alter", "Create", "DescribeConfigs", "Read", "Write"))
     assert lines[1].endswith(f"{every} --topic a.t")
     assert principal_of(chosen.clusters["a"]) == "User:ANONYMOUS"

@@ -228,3 +228,28 @@ def test_any_value_survives_the_properties_format(value: str) -> None:
     assert line.isascii()
     assert len(line.splitlines()) == 1
     assert parse(line).values()["k"] == value
+
+
+# --- executors on other machines
+
+
+def test_by_the_environment_secrets_stay_where_executors_find_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "plain")
+    options = spark_kafka_options("a", sasl(), shaded=True, by_environment=True)
+    assert 'password="${env:CANARY}"' in options["kafka.sasl.jaas.config"]
+    assert options["kafka.config.providers"] == "env"
+    assert options["kafka.config.providers.env.class"].startswith("kafkashaded.")
+    assert not any(key.startswith("kafka.config") for key in spark_kafka_options("a", cluster(), by_environment=True))
+
+
+def test_what_the_environment_cannot_carry_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageFault, match="a quote or a backslash"):
+        spark_kafka_options("a", sasl(), by_environment=True)
+    with pytest.raises(UsageFault, match="environment only"):
+        spark_kafka_options("a", sasl(password="${file:/x}"), by_environment=True)
+    with pytest.raises(UsageFault, match="one file"):
+        spark_kafka_options("a", mutual_tls(tmp_path), by_environment=True)
+    monkeypatch.setenv("CANARY", "plain")
+    files = {"certificate": "/both.pem", "key": "/both.pem", "key_password": PASSWORD}
+    both = spark_kafka_options("a", cluster(security={"protocol": "SSL", **files}), by_environment=True)
+    assert (both["kafka.ssl.keystore.location"], both["kafka.ssl.keystore.type"]) == ("/both.pem", "PEM")

@@ -176,7 +176,7 @@ class LabCluster:
         """Start a broker, and do not wait."""
         if self.process(broker) is None:
             home = self._home(broker)
-            command = broker_command(jars.resolve(jars.BROKER, self.say), home, self.spec.jvm)
+            command = broker_command(jars.resolve(bundle_of(self.spec), self.say), home, self.spec.jvm)
             Process.start(command, home / "logs" / "stdout.log", home / "process.json")
 
     def await_ready(self, broker: int, peers: Collection[int]) -> None:
@@ -262,7 +262,8 @@ class Lab:
     def up(self, specs: Sequence[ClusterSpec], fresh: bool = False) -> dict[str, LabCluster]:
         """Start what does not run of these clusters, all at once; return when every broker serves."""
         self.root.mkdir(parents=True, exist_ok=True)
-        jars.resolve(jars.BROKER, self.say)
+        for bundle in {bundle_of(spec) for spec in specs}:
+            jars.resolve(bundle, self.say)
         with jars.alone(self.root / "lock", self.say):
             clusters = {spec.name: self._prepared(spec, fresh) for spec in specs}
             started = [(c, broker) for c in clusters.values() for broker in c.ports if c.process(broker) is None]
@@ -327,6 +328,10 @@ class Lab:
 # -- making a cluster
 
 
+def bundle_of(spec: ClusterSpec) -> jars.Bundle:
+    return jars.OLD_BROKER if spec.old else jars.BROKER
+
+
 def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
     """Lay out a new cluster's folder; `cluster.json` comes last, so that half a folder is not a cluster."""
     folder.mkdir(parents=True, mode=0o700)
@@ -335,7 +340,7 @@ def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
         _write_certificates(folder)
     if spec.sasl:
         write_private(folder / "secrets.properties", properties_text(spec.users))
-    checkpoint = bootstrap_checkpoint(jars.resolve(jars.BROKER, say))
+    checkpoint = bootstrap_checkpoint(jars.resolve(bundle_of(spec), say))
     for broker in cluster.ports:
         _write_broker(cluster, broker, checkpoint)
     write_private(folder / "cluster.json", json.dumps(_state(cluster), indent=2))

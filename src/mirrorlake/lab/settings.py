@@ -33,6 +33,7 @@ class ClusterSpec:
     users: dict[str, str] = field(default_factory=dict, repr=False)  # the values are passwords
     ports: tuple[int, ...] | None = None
     listen_ports: tuple[int, ...] | None = None  # where brokers listen when something stands before `ports`
+    old: bool = False  # Kafka 3.3 instead of the newest
     jvm: str = ""  # further options of the brokers' Java
     mechanisms: tuple[str, ...] = ("PLAIN",)  # of SASL; clients of the lab use the first
     config: dict[str, str] = field(default_factory=dict)
