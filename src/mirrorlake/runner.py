@@ -270,20 +270,24 @@ class Run:
         self._over = threading.Event()
         for keeper in keepers:
             if self.once:
-                self._tolerantly(keeper.tend)
+                self._tend_kept(keeper, "")
             else:
                 threading.Thread(target=self._tend_for_long, args=(keeper, self._over), daemon=True).start()
 
     def _tend_for_long(self, keeper: Keeper, over: threading.Event) -> None:
         told = ""
         while not over.wait(0.5):
-            try:
-                keeper.tend()
-            except MirrorlakeError as fault:
-                # Copying goes on: what is not in step yet is tried again, and said when it changes.
-                if fault.what != told:
-                    self.say(f"waiting: {fault.what}")
-                told = fault.what
+            told = self._tend_kept(keeper, told)
+
+    def _tend_kept(self, keeper: Upkeep, told: str) -> str:
+        """Copying goes on: what is not in step yet is tried again, and said when it changes."""
+        try:
+            keeper.tend()
+        except MirrorlakeError as fault:
+            if fault.what != told:
+                self.say(f"waiting: {fault.what}")
+            return fault.what
+        return ""
 
     # --- once ---
 
