@@ -279,7 +279,7 @@ class Run:
         while not over.wait(0.5):
             told = self._tend_kept(keeper, told)
 
-    def _tend_kept(self, keeper: Upkeep, told: str) -> str:
+    def _tend_kept(self, keeper: Keeper, told: str) -> str:
         """Copying goes on: what is not in step yet is tried again, and said when it changes."""
         try:
             keeper.tend()
