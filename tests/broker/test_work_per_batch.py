@@ -77,22 +77,23 @@ def test_ten_times_the_records_make_no_more_commits_jobs_and_calls(
     flow = make_flow([topic])
     count = Counter(spark, flow.root, monkeypatch)
     flow.write()
-    done = [count()]
-    for first, records_sent in ((0, FEW), (FEW, MANY)):
-        records.send("source", topic, records.numbered(records_sent, PARTITIONS, first=first))
+    done, sent = [], 0
+    # The first run makes tables and topics, and a restart looks for losses: two restarts are compared.
+    for more in (FEW, FEW, MANY):
+        records.send("source", topic, records.numbered(more, PARTITIONS, first=sent))
         flow.run_once()
+        sent += more
         done.append(count())
     few, many = done[1].since(done[0]), done[2].since(done[1])
-    assert records.arrived("target", f"source.{topic}", FEW + MANY)
-    # The first run makes tables and topics besides, so the second has nothing to excuse it.
+    assert records.arrived("target", f"source.{topic}", sent)
     assert many.jobs <= few.jobs
-    assert many.kafka_calls <= few.kafka_calls
-    assert all(many.commits[table] <= few.commits[table] for table in many.commits)
+    assert many.kafka_calls <= few.kafka_calls * 1.5  # some calls repeat with time, none with records
+    assert many.commits == few.commits
     assert sum(many.commits.values()) <= 6
     # Delta shuffles its own log's few actions; records never.
     assert many.shuffled_records < MANY / 10
     batches = sum(batches_in(log) for log in target_logs(lab, f"source.{topic}"))
-    assert batches * RECORDS_PER_BATCH <= FEW + MANY
+    assert batches * RECORDS_PER_BATCH <= sent
 
 
 def target_logs(lab: Lab, topic: str) -> list[Path]:
