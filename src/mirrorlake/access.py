@@ -67,6 +67,8 @@ def _on_source(flow: Flow, topics: Iterable[str]) -> Iterator[Need]:
         yield Need("topic", topic, "READ", "to copy its records")
         if copied:
             yield Need("topic", topic, "DESCRIBE_CONFIGS", "to copy its configuration", optional=True)
+    if any(target.groups.checkpoints or target.groups.sync for target in flow.targets):
+        yield Need("group", "*", "DESCRIBE", "to know where consumer groups stand", optional=True)
     if any(target.acls.enabled for target in flow.targets):
         yield Need("cluster", CLUSTER_NAME, "DESCRIBE", "to copy ACLs", optional=True)
     if flow.heartbeats.enabled:
@@ -85,6 +87,8 @@ def _on_target(cluster: ClusterConfig, flow: Flow, target: Target, names: Iterab
             yield Need("topic", name, "ALTER", "to add partitions as the source grows", optional=True)
         if target.configs.enabled and may.can_alter_configs:
             yield Need("topic", name, "ALTER_CONFIGS", "to configure it as on the source", optional=True)
+    if target.groups.sync:
+        yield Need("group", "*", "READ", "to commit translated offsets", optional=True)
     if target.acls.enabled:
         yield Need("cluster", CLUSTER_NAME, "ALTER", "to copy ACLs", optional=True)
     if flow.heartbeats.enabled:

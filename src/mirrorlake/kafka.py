@@ -212,7 +212,7 @@ def refusal_in(said: str, alias: str) -> AccessRefused | None:
     if found is None:
         return None
     words = f"{found[1]}: {found[2][:300]}"
-    cure = cure_of("certificate verify failed" if "S" in found[1][:1] and "ertif" in words else words)
+    cure = cure_of("certificate verify failed" if found[1].upper().startswith("SSL") else words)
     return AccessRefused(f"cluster {alias}: {words}", cure.format(alias=alias))
 
 

@@ -13,7 +13,7 @@ SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "re lay", "pas
 
 def config(target: dict[str, Any] | None = None, **flow: Any) -> Config:
     clusters = {"a": {"bootstrap_servers": "a:9092"}, "b": {"bootstrap_servers": "b:9093", "security": SASL}}
-    quiet = {"configs": {"enabled": False}, "acls": {"enabled": False}}
+    quiet = {"configs": {"enabled": False}, "acls": {"enabled": False}, "groups": {"checkpoints": False}}
     targets = [{"cluster": "b", **quiet, **(target or {})}]
     flows = {"f": {"source": "a", "topics": ["t"], "targets": targets, **flow}}
     return parse(json.dumps({"clusters": clusters, "flows": flows}), "x")
@@ -53,6 +53,12 @@ def test_configurations_and_acls_ask_for_more_and_can_be_done_without() -> None:
     assert {("topic", "a.t", "ALTER_CONFIGS"), ("cluster", CLUSTER_NAME, "ALTER")} <= told(
         needs(both, "b", {}), optional=True
     )
+
+
+def test_groups_ask_for_rights_on_groups() -> None:
+    synced = config({"groups": {"sync": True}})
+    assert ("group", "*", "DESCRIBE") in told(needs(synced, "a", {}), optional=True)
+    assert ("group", "*", "READ") in told(needs(synced, "b", {}), optional=True)
 
 
 def test_what_is_told_is_sorted() -> None:
