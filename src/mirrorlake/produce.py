@@ -26,6 +26,7 @@ from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, Cluster, translate
 from mirrorlake.lease import producing
 from mirrorlake.provenance import (
+    ENCODED_BYTES,
     HEADER,
     Provenance,
     decode,
@@ -208,7 +209,7 @@ class Shaper:
 
     def _oversize(self, batch: pa.RecordBatch, outgoing: Outgoing) -> dict[int, int]:
         limit = self.errand.limits.get(self.source.topic, self.errand.max_record_bytes)
-        if batch.nbytes < limit // 2:
+        if most_bytes(batch) <= limit:
             return {}
         codec = self.errand.producer_config.get("compression.type", "none")
         sizes = (
@@ -220,8 +221,25 @@ class Shaper:
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """A record alone in its batch, as brokers count it: 61 B of batch, about 21 B of record, and the framing."""
-    framing = sum(len(name) + len(content or b"") + 10 for name, content in headers)
-    return 61 + 21 + len(key or b"") + len(value or b"") + framing
+    named = sum(len(name.encode()) + len(content or b"") + FRAMING_BYTES for name, content in headers)
+    return 61 + 21 + len(key or b"") + len(value or b"") + named
+
+
+FRAMING_BYTES = 10
+"""What the lengths of a header's name and content take, at most."""
+
+
+def most_bytes(batch: pa.RecordBatch) -> int:
+    """No record of the batch is larger with our header: from the longest of each field, without touching a record."""
+    plain = record_bytes(None, None, []) + ENCODED_BYTES + FRAMING_BYTES
+    pairs = batch["headers"].flatten()
+    a_header = _longest(pairs.field("key")) + _longest(pairs.field("value")) + FRAMING_BYTES
+    headers = (pc.max(pc.list_value_length(batch["headers"])).as_py() or 0) * a_header
+    return plain + _longest(batch["key"]) + _longest(batch["value"]) + headers
+
+
+def _longest(texts: pa.Array) -> int:
+    return pc.max(pc.binary_length(texts)).as_py() or 0
 
 
 def sent_bytes(key: bytes | None, value: bytes | None, headers: Headers, limit: int, codec: str) -> int:

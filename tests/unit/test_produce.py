@@ -33,6 +33,7 @@ from mirrorlake.produce import (
     _checked_ends,
     _prove,
     header_lists,
+    most_bytes,
     note,
     own_records,
     record_bytes,
@@ -314,3 +315,24 @@ def test_progress_moves_the_deadline_and_silence_ends_it() -> None:
     clock.now += 0.1
     with pytest.raises(DeliveryDoubt, match="nothing for 10 s"):
         deadline.progress(False)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=300),
+            st.none() | st.binary(max_size=300),
+            st.none() | st.lists(st.tuples(st.text(max_size=10), st.none() | st.binary(max_size=50)), max_size=4),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_the_bound_of_a_batch_is_never_less_than_a_record(fields: list[Any]) -> None:
+    rows = [
+        bronze_row(number, key=key, value=value, headers=headers) for number, (key, value, headers) in enumerate(fields)
+    ]
+    batch = bronze_batch(rows)
+    outgoing = Shaper(errand(), SOURCE).shape(batch)
+    sizes = map(record_bytes, outgoing.keys, outgoing.values, outgoing.headers)
+    assert max(sizes) <= most_bytes(batch)
