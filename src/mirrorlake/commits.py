@@ -41,9 +41,10 @@ class Commits:
         return kept is not None and kept >= txn_version
 
     def add(self, files: Sequence[Path], txn_app_id: str, txn_version: int) -> None:
-        """All files in one commit. No files is a commit too: the table must know of every batch."""
+        """All files with records in one commit. No files is a commit too: the table must know of every batch."""
         self.mend()
-        adds = [add_action(self.folder, path, self._statistics) for path in files]
+        read = {path: pq.read_metadata(path) for path in files}
+        adds = [add_action(self.folder, path, m, self._statistics) for path, m in read.items() if m.num_rows]
         self._write(Written(adds, Transaction(txn_app_id, txn_version)))
 
     def _write(self, written: Written) -> None:
@@ -92,8 +93,8 @@ class Written:
         return not path.exists() or json.dumps(self.transaction.app_id) in path.read_text()
 
 
-def add_action(folder: Path, path: Path, columns: Sequence[str]) -> AddAction:
-    statistics = file_statistics(pq.read_metadata(path), columns)
+def add_action(folder: Path, path: Path, metadata: Any, columns: Sequence[str]) -> AddAction:
+    statistics = file_statistics(metadata, columns)
     relative, now_ms = str(path.relative_to(folder)), int(time.time() * 1000)
     return AddAction(relative, path.stat().st_size, {}, now_ms, True, json.dumps(statistics))
 
