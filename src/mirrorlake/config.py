@@ -353,8 +353,8 @@ class Security(Model):
         if self.mechanism != "OAUTHBEARER":
             only = ("token_endpoint", "scope", "token_ca")
             yield from (((name,), f"has no use with {self.mechanism}") for name in only if getattr(self, name))
-        if self.token_endpoint and not self.token_endpoint.startswith("https://"):
-            yield ("token_endpoint",), "must begin with https://"
+        if self.token_endpoint and not re.fullmatch(r"https://[!-+\--~]+", self.token_endpoint):
+            yield ("token_endpoint",), "must begin with https://, and hold neither blanks nor commas"
 
     def _rules_without_sasl(self) -> Iterator[Broken]:
         for name in ("mechanism", "username", "password", "token_endpoint", "scope", "token_ca"):

@@ -279,11 +279,13 @@ class Sender:
         config = resolved(errand.producer_config)
         self.cluster = Cluster(errand.target, resolved(errand.client_config))
         self.failure: KafkaError | None = None
+        self.failed_topic = ""
         self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
 
-    def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
         # Only errors are reported. The first is the cause, those after it are its consequence.
-        self.failure = error if self.failure is None else self.failure
+        if self.failure is None:
+            self.failure, self.failed_topic = error, str(message.topic())
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
@@ -323,7 +325,7 @@ class Sender:
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
-            raise KafkaException(self.failure)
+            raise KafkaException(self.failure, self.failed_topic)
 
     def discard(self) -> None:
         """Nothing that still waits may be sent later: after doubt, only recovery decides what goes."""
@@ -425,7 +427,8 @@ def _deliver(errand: Errand, work: Work) -> list[Outcome]:
 def _translated(errand: Errand, error: Exception) -> MirrorlakeError:
     if isinstance(error, MirrorlakeError):
         return error
-    return translate(error.args[0], errand.target, "produce")
+    topic = error.args[1] if len(error.args) > 1 else ""
+    return translate(error.args[0], errand.target, f"produce to {topic}" if topic else "produce")
 
 
 def _checked_ends(cluster: Cluster, slices: Sequence[Slice]) -> dict[TopicPartition, int]:

@@ -105,6 +105,7 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
     logs = root / "logs"
     options = session.settings(found, config.runner.driver_memory, cores(config), config.storage.codec, logs)
     options["spark.master"] = f"local[{task_slots(config)}]"
+    options["spark.driver.extraJavaOptions"] += allowed_endpoints(config)
     options["spark.sql.warehouse.dir"] = str(root / "warehouse")
     say("starting Spark")
     return session.start({**options, **config.runner.spark}, logs, config.runner.spark_log_level)
@@ -122,6 +123,12 @@ def task_slots(config: Config) -> int:
     """A task that waits for a dead target's acknowledgement holds its slot: ingest and each target have their own."""
     targets = {target.cluster for flow in config.flows.values() for target in flow.targets}
     return cores(config) * (1 + ROUNDS_AT_ONCE * len(targets))
+
+
+def allowed_endpoints(config: Config) -> str:
+    """Java may fetch tokens from the endpoints of the configuration, and from nowhere else."""
+    found = {cluster.security.token_endpoint for cluster in config.clusters.values()} - {None}
+    return f" -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={','.join(sorted(map(str, found)))}"
 
 
 def open_tables(config: Config, root: Path, spark: SparkSession | None = None) -> Tables:
