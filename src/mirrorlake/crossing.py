@@ -66,18 +66,18 @@ class Crossing:
 
 def _landing(to: TopicPartition, ways: Sequence[Way], offset: int) -> Landing:
     """With two ways the earlier place counts: nothing that either of them still brings may be skipped."""
-    copies = [run for way in ways for run in way.copies]
-    places = [_unread(way, offset, copies) for way in ways]
+    places = [_unread(way, offset, ways) for way in ways]
     ahead = [max(0, offset - way.complete) for way in ways if way.complete is not None]
     never = [max(0, way.begin - offset) for way in ways]
     return Landing(to, min(places), max(ahead, default=0), min(never))
 
 
-def _unread(way: Way, offset: int, copies: Sequence[Run]) -> int:
+def _unread(way: Way, offset: int, ways: Sequence[Way]) -> int:
     """Against a flow, its end is the first record that it has not looked at; copies of what was read here are known."""
     place = way.stairs(offset)
     if way.complete is not None or place != way.stairs.end:
         return place
+    copies = (run for other in ways for run in other.copies)
     for run in sorted(copies, key=lambda run: run.target_first):
         read = min(run.count, offset - run.source_first)
         if read > 0 and run.target_first <= place < run.target_first + read:
