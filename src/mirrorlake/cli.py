@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -29,7 +29,7 @@ from mirrorlake.config import Config, Flow, with_root
 from mirrorlake.errors import MirrorlakeError, UsageFault
 from mirrorlake.fanout import last_line
 from mirrorlake.files import Format, Loaded, load_any, to_yaml
-from mirrorlake.groups import FAILED, checkpoint_rows
+from mirrorlake.groups import FAILED, Line, checkpoint_rows
 from mirrorlake.lab.commands import app as lab_app
 from mirrorlake.links import Storage
 from mirrorlake.runner import Run, Snapshot
@@ -493,7 +493,7 @@ def groups(
     check_target(whole, target)
     # A flow in the other direction is a way too, so the whole configuration is looked at.
     storage = Storage(whole, open_tables(whole, storage_root(whole)), connect(whole, list(whole.flows.values())))
-    found = []
+    found: list[tuple[str, str, Line]] = []
     for each in whole.select(flow or []).flows.values():
         for aim in each.targets:
             if target in (None, aim.cluster):
@@ -503,11 +503,24 @@ def groups(
                     lines = passage.commit(lines)
                     rows = checkpoint_rows(each.name, aim.cluster, lines, now())
                     storage.tables.append(f"{whole.storage.ops_schema}.group_checkpoints", rows)
-                found += [{"flow": each.name, "target": aim.cluster, **line.to_json()} for line in lines]
-    print_rows(found, as_json)
-    if not (as_json or sync) and found:
-        out.print("nothing was changed; --sync writes what `write` stands for")
-    raise typer.Exit(1 if any(line["decision"] == FAILED for line in found) else 0)
+                found += [(each.name, aim.cluster, line) for line in lines]
+    if as_json:
+        print_json([{"flow": name, "target": alias, **line.to_json()} for name, alias, line in found])
+    else:
+        print_lines([line for _, _, line in found])
+        out.print("written and read back" if sync else "nothing was changed; --sync writes what `write` stands for")
+    raise typer.Exit(1 if any(line.decision == FAILED for _, _, line in found) else 0)
+
+
+def print_lines(lines: Sequence[Line]) -> None:
+    """One row for each group and partition, for people."""
+    table = Table("group", "here", "there", "stands there at", "decision", Column("why", overflow="fold"))
+    for line in lines:
+        here = f"{line.topic}[{line.partition}] {line.offset}"
+        there = "" if line.target_offset is None else f"{line.target} {line.target_offset}"
+        committed = "" if line.committed is None else str(line.committed)
+        table.add_row(*map(Text, (line.group, here, there, committed, line.decision, line.reason)))
+    out.print(table if lines else "no group has committed anything that is relayed")
 
 
 @app.command()
@@ -552,12 +565,12 @@ def print_drill(storage: Storage, drill: failing.Drill, applied: bool) -> None:
     behind = "nobody can tell how far" if drill.behind is None else f"{drill.behind:,} offsets"
     silent = "" if drill.here_answers else f" ({drill.here} does not answer: the last checkpoints count)"
     out.print(Text(f"flow {drill.flow}: {drill.here} -> {drill.there}{silent}; {drill.there} is behind by {behind}"))
-    print_rows([line.to_json() for line in drill.lines], as_json=False)
+    print_lines(drill.lines)
     for objection in drill.objections():
-        out.print(Text(f"objection: {objection}", style="yellow"))
+        out.print(Text(f"objection: {objection}", style="yellow"), soft_wrap=True)
     steps = failing.next_steps(storage, drill) if applied else ["this was a drill; --apply moves the groups"]
     for step in steps:
-        out.print(Text(f"next: {step}"))
+        out.print(Text(f"next: {step}"), soft_wrap=True)
 
 
 @app.command()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -176,16 +176,28 @@ class Passage:
             return []
         crossing = self.crossing()
         other = self._other_side(crossing, positions.offsets)
-        lines: list[Line] = []
-        for group, start, commit in _each(positions.offsets):
-            why = _closed_because(start, commit.offset, positions.ends, crossing)
-            if why:
-                lines.append(_closed(group, start, commit.offset, why))
-                continue
-            for landing in crossing.land(start, commit.offset):
-                there = other.of(group, landing.to)
-                lines.append(_line(group, start, commit.offset, landing, there, self.settings.rewind))
-        return lines
+        return [
+            line
+            for group, held in positions.offsets.items()
+            for line in self._compare_group(group, held, positions.ends, crossing, other)
+        ]
+
+    def _compare_group(
+        self,
+        group: str,
+        held: Mapping[TopicPartition, Commit],
+        ends: Mapping[TopicPartition, int],
+        crossing: Crossing,
+        other: OtherSide,
+    ) -> Iterator[Line]:
+        landed: list[tuple[TopicPartition, int, Landing]] = []
+        for start, commit in sorted(held.items()):
+            if why := _closed_because(start, commit.offset, ends, crossing):
+                yield _closed(group, start, commit.offset, why)
+            else:
+                landed += ((start, commit.offset, landing) for landing in crossing.land(start, commit.offset))
+        for start, offset, landing in _together(landed):
+            yield _line(group, start, offset, landing, other.of(group, landing.to), self.settings.rewind)
 
     def _other_side(self, crossing: Crossing, offsets: Offsets) -> OtherSide:
         passing = {group for group, held in offsets.items() if crossing.ways.keys() & held.keys()}
@@ -208,8 +220,14 @@ class Passage:
         return [_done(line, faults.get(line.group), found.get(line.group, {})) for line in lines]
 
 
-def _each(offsets: Mapping[str, Mapping[TopicPartition, Commit]]) -> Iterable[tuple[str, TopicPartition, Commit]]:
-    return ((group, start, commit) for group, held in offsets.items() for start, commit in sorted(held.items()))
+def _together(
+    landed: Sequence[tuple[TopicPartition, int, Landing]],
+) -> Iterator[tuple[TopicPartition, int, Landing]]:
+    """Where several partitions go to one, a group has one place there: the earliest."""
+    earliest: dict[TopicPartition, int] = {}
+    for _, _, landing in landed:
+        earliest[landing.to] = min(landing.offset, earliest.get(landing.to, landing.offset))
+    return ((start, offset, replace(landing, offset=earliest[landing.to])) for start, offset, landing in landed)
 
 
 def _closed_because(

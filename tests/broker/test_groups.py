@@ -14,17 +14,22 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from handmade import Handmade
 from harness import Flow, Records, finish, wait_until
+from typer.testing import CliRunner
 
+from mirrorlake.cli import app
 from mirrorlake.consumers import Commit, Consumers
+from mirrorlake.errors import DataAtRisk
+from mirrorlake.failover import away, move, prepare
 from mirrorlake.groupkeeper import GroupKeeper
-from mirrorlake.groups import Line, Tag
+from mirrorlake.groups import Line, Tag, checkpoint_rows
+from mirrorlake.kafka import Cluster
 from mirrorlake.lab import Lab
 from mirrorlake.ledger import LedgerWriter, entry_from_row
 from mirrorlake.links import Storage
 from mirrorlake.mm2topics import Checkpoint, OffsetSync, decode_checkpoint
 from mirrorlake.records import TopicPartition
 from mirrorlake.tables import FolderTables
-from mirrorlake.world import World, connect
+from mirrorlake.world import World, connect, now
 
 
 @pytest.fixture
@@ -250,3 +255,60 @@ def read_topic(records: Records, topic: str) -> list[Any]:
     at = TopicPartition(topic, 0)
     end = records.cluster("target").log_ends([at])[at]
     return list(records.cluster("target").read_range(at, 0, end))
+
+
+def test_failover_refuses_where_records_would_be_lost_or_read_again_unless_told_otherwise(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade()
+    records.send("source", topic, records.numbered(10))
+    made.relay(until=6)
+    group = f"{topic}.shop"
+    commit(records, "source", group, topic, 8)
+    command = ["failover", "-c", str(made.flow.write()), "--target", "target", "--group", group]
+    drill = CliRunner().invoke(app, [*command, "--json"])
+    (found,) = json.loads(drill.stdout)
+    assert (drill.exit_code, found["behind"], found["from_answers"]) == (1, 4, True)
+    assert found["objections"] == [f"group {group}, {topic}[0] at 8: 2 offsets that it has read are not on target yet"]
+    refused = CliRunner().invoke(app, [*command, "--apply"])
+    assert isinstance(refused.exception, DataAtRisk)
+    assert refused.exception.exit_code == 4
+    assert committed(records, "target", group) == {}, "refused, so nothing moved"
+    made.relay()
+    with member(records, "source", group, topic):
+        (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+        assert found["objections"] == [f"group {group} still has members on source: stop its consumers first"]
+    moved = CliRunner().invoke(app, [*command, "--apply"])
+    assert moved.exit_code == 0, moved.output
+    assert f"consumers read {made.copy} where they read {topic}" in moved.output
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 8
+    # And home: it went on there by itself, to the end.
+    commit(records, "target", group, made.copy, 10)
+    home = CliRunner().invoke(app, [*command, "--back", "--apply", "--json"])
+    assert home.exit_code == 0, home.output
+    assert committed(records, "source", group)[TopicPartition(topic, 0)].offset == 10
+
+
+def test_where_the_source_does_not_answer_the_last_checkpoints_count(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade()
+    records.send("source", topic, records.numbered(10))
+    made.relay()
+    group = f"{topic}.shop"
+    commit(records, "source", group, topic, 7)
+    config = made.flow.config()
+    flow, clusters = config.flow("flow"), connect(config, [config.flow("flow")])
+    seen = Storage(config, made.tables, clusters).passage(flow, flow.targets[0]).look([group])
+    made.tables.append("ops.group_checkpoints", checkpoint_rows("flow", "target", seen, now()))
+    gone = {**clusters, "source": Cluster("source", {"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=1)}
+    assert away(gone.values()) == {"source"}
+    storage = Storage(config, made.tables, gone, frozenset({"source"}))
+    passage, drill = prepare(storage, flow, flow.targets[0], False, [group])
+    assert (drill.here_answers, drill.behind, decisions(drill.lines)) == (
+        False,
+        None,
+        [(7, "write", "not committed there yet")],
+    )
+    assert decisions(move(storage, passage, drill, flow.targets[0], False).lines)[0][1] == "written"
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 7

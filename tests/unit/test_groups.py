@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from mirrorlake.config import Groups
 from mirrorlake.consumers import Commit
-from mirrorlake.crossing import Crossing, Landing, Link, against, along, crossing
-from mirrorlake.groups import KEEP, NONE, WRITE, Tag, There, decide, is_chosen, read_tag
+from mirrorlake.crossing import Crossing, Landing, Link, Way, against, along, crossing
+from mirrorlake.groups import KEEP, NONE, WRITE, Passage, Positions, Tag, There, decide, is_chosen, read_tag
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import BASELINE, RELAY, SKIP, Entry
-from mirrorlake.offsets import OffsetMaps
-from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.offsets import OffsetMaps, Stairs
+from mirrorlake.records import Run, SourcePartition, TopicPartition
 
 TO = TopicPartition("eu.orders", 0)
 
@@ -331,3 +331,32 @@ def test_why_there_is_no_way_is_said() -> None:
         "new": "nothing of it was relayed yet",
         "gone": "there is no topic eu.gone",
     }
+
+
+def test_partitions_that_share_one_there_have_the_earliest_place() -> None:
+    class Group:
+        """Both sides' answers, without brokers."""
+
+        cluster = None
+
+        def groups(self) -> dict[str, str]:
+            return {}
+
+        def offsets(self, _groups: object) -> dict[str, object]:
+            return {}
+
+    class Log:
+        def log_starts(self, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(places, 0)
+
+        def log_ends(self, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(places, 100)
+
+    there = Group()
+    there.cluster = Log()  # type: ignore[assignment]
+    ways = Crossing()
+    ways.add([Way(TopicPartition("t", n), TO, Stairs([Run(0, 10 * n, 9)], 50), 0, 9) for n in (0, 2)], {})
+    passage = Passage("f", Group(), there, Groups(), lambda: ways)  # type: ignore[arg-type]
+    held = {TopicPartition("t", 0): Commit(8), TopicPartition("t", 2): Commit(3)}
+    lines = passage.compare(Positions({"g": held}))
+    assert [(line.partition, line.target, line.target_offset) for line in lines] == [(0, TO, 8), (2, TO, 8)]
