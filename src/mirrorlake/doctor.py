@@ -18,7 +18,7 @@ from mirrorlake.brokerapi import Spoken
 from mirrorlake.clusters import librdkafka_admin, resolved, weaknesses
 from mirrorlake.config import Cluster as ClusterConfig
 from mirrorlake.config import Config, Flow, Target
-from mirrorlake.errors import AccessRefused, ClusterUnreachable, MirrorlakeError, UsageFault
+from mirrorlake.errors import AccessRefused, ClusterUnreachable, MirrorlakeError, Transient, UsageFault
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
 from mirrorlake.services import RIGHTS, limits
@@ -352,8 +352,11 @@ class Patient:
 
     def clock(self) -> Seen:
         """Kafka tells no time; a newest record from the future tells that a clock is wrong, ours or a producer's."""
-        partitions = _some_partitions(self.live, self._own_topics())
-        ahead = max((at / 1000 - time.time() for at in _newest_ms(self.live, partitions)), default=0.0)
+        try:
+            partitions = _some_partitions(self.live, self._own_topics())
+            ahead = max((at / 1000 - time.time() for at in _newest_ms(self.live, partitions)), default=0.0)
+        except Transient as fault:
+            return Seen(f"no record could be looked at: {fault.what}", "try again: leaders may just be elected")
         detail = f"newest record of {len(partitions)} partition(s) looked at"
         if ahead > CLOCK_SECONDS:
             mend = "set this machine's clock, or that of whoever writes there (chronyc tracking, timedatectl)"

@@ -10,45 +10,18 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
-from harness import Record, Records
+from harness import Record, Records, wait_until
 from typer.testing import CliRunner
 
-from mirrorlake import doctor
 from mirrorlake.cli import app
 from mirrorlake.config import Config, parse
 from mirrorlake.doctor import Check, examine_cluster
+from mirrorlake.errors import Transient
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs
 from mirrorlake.lab.settings import free_ports
+from mirrorlake.records import TopicPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, small_brokers: None) -> Iterator[LabCluster]:
-    """A cluster that asks for a password and grants nothing by itself, and a wrong address beside its right one."""
-    with Lab(tmp_path_factory.mktemp("guarded")) as lab:
-        yield lab.up([ClusterSpec("guarded", protocol="SASL_SSL", users={"ann": "pass"}, config=AUTHORIZER)])["guarded"]
-
-
-def grant(cluster: LabCluster, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-    wanted = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", operation, AclPermissionType.ALLOW)
-        for operation in operations
-    ]
-    admin = cluster.admin()
-    for future in admin.create_acls(wanted).values():
-        future.result(20)
 
 
 def configuration(lab: Lab, target: dict[str, Any], **options: Any) -> Config:
@@ -145,34 +118,10 @@ def test_what_is_insecure_is_reported(lab: Lab, source: LabCluster, hubs: LabClu
     assert (plain.level, "plain text" in plain.detail) == ("warning", True)
 
 
-def test_rights_are_told_one_by_one_and_given_as_commands(lab: Lab, guarded: LabCluster) -> None:
-    admin = guarded.admin()
-    from confluent_kafka.admin import NewTopic
-
-    admin.create_topics([NewTopic("source.doctored", 2, 1)])["source.doctored"].result(20)
-    config = configuration(lab, guarded.cluster_yaml())
-    nothing = last(examine_cluster(config, "b"))
-    assert (nothing.what, nothing.level) == ("rights", "fault")
-    assert "WRITE on topic source.doctored (to send records)" in nothing.detail
-    wanted = "--add --allow-principal User:ann --operation Read --operation Write --topic source.doctored"
-    assert any(line.endswith(wanted) for line in nothing.fix.splitlines())
-    everything = doctor.grants(config, "b")
-    assert any("--operation Create" in line and line.endswith("--topic source.doctored") for line in everything)
-    grant(guarded, ResourceType.TOPIC, "source.doctored", AclOperation.WRITE)
-    grant(guarded, ResourceType.GROUP, "mirrorlake-reader", AclOperation.DESCRIBE)
-    some = last(examine_cluster(config, "b"))
-    assert (some.what, some.level) == ("rights", "fault")
-    assert "WRITE on topic" not in some.detail
-    assert "READ on topic source.doctored" in some.detail
-    grant(guarded, ResourceType.TOPIC, "source.doctored", AclOperation.READ)
-    enough = list(examine_cluster(config, "b"))
-    rights = next(check for check in enough if check.what == "rights")
-    assert rights.level == "warning"  # it goes on, without what is optional
-    assert enough[-1].what == "clock"
-
-
 def test_records_from_the_future_and_limits_that_do_not_fit(lab: Lab, records: Records, hubs: LabCluster) -> None:
     records.create("source", "soon", 40, max_message_bytes="3000000")
+    everywhere = [TopicPartition("soon", number) for number in range(40)]
+    wait_until(lambda: answers(records, everywhere), "leaders of all partitions")
     records.send("source", "soon", [Record(timestamp_ms=int(time.time() * 1000) + 1_800_000)])
     config = configuration(lab, {**hubs.cluster_yaml(), "kind": "event_hubs", "tier": "standard"})
     flow = config.flows["f"].model_copy(update={"topics": ["soon"]})
@@ -184,6 +133,13 @@ def test_records_from_the_future_and_limits_that_do_not_fit(lab: Lab, records: R
     assert "source.soon needs 40 partitions: the tier takes 32" in limits.detail
     assert "may hold records of 3000000 bytes, the target takes 1000000" in limits.detail
     assert limits.level == "warning"
+
+
+def answers(records: Records, partitions: list[TopicPartition]) -> bool:
+    try:
+        return bool(records.cluster("source").log_ends(partitions))
+    except Transient:
+        return False
 
 
 def test_json_has_the_documented_keys(lab: Lab, tmp_path: Path) -> None:

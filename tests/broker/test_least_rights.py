@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from harness import Flow, Records, by_partition
 from pyspark.sql import SparkSession
 
 from mirrorlake import doctor, jars
-from mirrorlake.config import load
+from mirrorlake.config import load, parse
 from mirrorlake.errors import AccessRefused
-from mirrorlake.lab import ClusterSpec, Lab
+from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.lab.settings import properties_text
 
 GUARDED = {
@@ -91,3 +92,42 @@ def test_the_printed_rights_are_enough_and_each_is_needed(tmp_path: Path, own: L
         kafka_acls(own, tmp_path, [one])
     flow.run_once()
     assert records.read("target", f"source.{topic}") == by_partition(records.numbered(50, 2))
+
+
+def grant(cluster: LabCluster, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+    wanted = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ann", "*", operation, AclPermissionType.ALLOW)
+        for operation in operations
+    ]
+    admin = cluster.admin()
+    for future in admin.create_acls(wanted).values():
+        future.result(20)
+
+
+def test_the_doctor_tells_rights_one_by_one_and_gives_them_as_commands(own: Lab) -> None:
+    records, target = Records(own), own.cluster("target")
+    records.create("source", "doctored", 2)
+    records.create("target", "source.doctored", 2)
+    clusters = {"source": own.cluster("source").cluster_yaml(), "b": target.cluster_yaml("ann")}
+    flow = {"source": "source", "topics": ["doctored"], "targets": [{"cluster": "b"}]}
+    config = parse(yaml.safe_dump({"clusters": clusters, "flows": {"f": flow}}), "x.yml")
+
+    def last() -> doctor.Check:
+        return list(doctor.examine_cluster(config, "b"))[-1]
+
+    nothing = last()
+    assert (nothing.what, nothing.level) == ("rights", "fault")
+    assert "WRITE on topic source.doctored (to send records)" in nothing.detail
+    wanted = "User:ann --operation Create --operation Read --operation Write --topic source.doctored"
+    assert any(line.endswith(wanted) for line in nothing.fix.splitlines())
+    grant(target, ResourceType.TOPIC, "source.doctored", AclOperation.WRITE)
+    grant(target, ResourceType.GROUP, "mirrorlake-reader", AclOperation.DESCRIBE)
+    some = last()
+    assert (some.what, some.level) == ("rights", "fault")
+    assert "WRITE on topic" not in some.detail
+    assert "READ on topic source.doctored" in some.detail
+    grant(target, ResourceType.TOPIC, "source.doctored", AclOperation.READ)
+    enough = list(doctor.examine_cluster(config, "b"))
+    rights = next(check for check in enough if check.what == "rights")
+    assert rights.level == "warning"  # it goes on, without what is optional
+    assert enough[-1].what == "clock"
