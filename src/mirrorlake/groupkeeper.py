@@ -83,9 +83,13 @@ class GroupKeeper:
         changed = [line for line in lines if self._written.get(_key(line)) != line]
         self._write(changed)
         self._written.update({_key(line): line for line in changed})
-        for line in changed:
-            if line.decision == WRITTEN:
-                self.say(f"group {line.group}: {line.target} on {self.target.cluster} is at {line.target_offset}")
+        self._tell([line for line in changed if line.decision == WRITTEN])
+
+    def _tell(self, written: Sequence[Line]) -> None:
+        if written:
+            groups = sorted({line.group for line in written})
+            named = ", ".join(groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
+            self.say(f"target {self.target.cluster}: {len(written)} positions of groups written: {named}")
 
     def _write(self, lines: Sequence[Line]) -> None:
         world = self.world
