@@ -218,6 +218,8 @@ class FanOut:
     """How long a topic may be missing; below 0 as long as an election takes."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
+    delivered_version: int = -1
+    """The version of bronze of which nothing was left to send, except of what is paused."""
     _shared: set[TopicPartition] = field(default_factory=set)
     _suspects: set[SourcePartition] = field(default_factory=set)
     """Partitions with a record that a broker refused."""
@@ -262,12 +264,13 @@ class FanOut:
         """One round; true when nothing is left to send."""
         if not self._recovered:
             self.recover()
-        self.bronze.refresh()
+        version = self.bronze.refresh()
         self._begin_new_partitions()
         self._learn_limits()
         due = self._due()
         if not due:
             self.progress.waiting = ""
+            self.delivered_version = version
             return True
         begun = time.monotonic()
         tasks = plan_round(due, self._budget(due), self.slots)

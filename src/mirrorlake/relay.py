@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from mirrorlake.bronze import (
     Ingest,
@@ -471,10 +472,18 @@ class Relay:
 
     def complete(self, target: str) -> dict[SourcePartition, int]:
         """Source partition -> everything before this offset is on the target; nothing before ingest has begun."""
-        if self.ingest is None:
+        fan_out = self.fan_outs.get(target)
+        if self.ingest is None or fan_out is None:
             return {}
         ingested = ingest_positions(read_positions(self.ingest.checkpoint), self.ingest.topic_ids)
-        return self._target_positions(target, ingested)
+        # A batch is in the table before its position is in the checkpoint, so this version has all of it.
+        has_all = fan_out.delivered_version >= self._bronze_version()
+        return target_positions(fan_out.book, bronze_ends(fan_out.bronze.segments()) if has_all else None, ingested)
+
+    def _bronze_version(self) -> float:
+        """Infinite where only Spark may look: then what the ledger says has to do."""
+        folder = self.world.tables.folder(self.spec.table)
+        return DeltaTable(folder).version() if folder else float("inf")
 
     def _target_positions(self, target: str, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """A target that is away is sampled too: its lag grows. Its ledger stands still, so it is read once."""
