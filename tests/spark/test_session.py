@@ -27,7 +27,8 @@ def test_no_setting_looks_like_a_secret(spark: SparkSession) -> None:
     settings = {key: value for key, value in kept.items() if not re.search(r"redaction|\bjars?\b", key)}
     assert settings["spark.app.name"] == "mirrorlake"
     assert [key for key in settings if SECRET_LIKE.search(key)] == []
-    assert [key for key, value in settings.items() if SECRET_LIKE.search(value)] == []
+    said = {key: re.sub(r"-D[\w.]+=", "", value) for key, value in settings.items()}  # names of Java properties
+    assert [key for key, value in said.items() if SECRET_LIKE.search(value)] == []
 
 
 @pytest.mark.parametrize(
