@@ -265,6 +265,7 @@ class Cluster:
         except KafkaException as raised:
             fault = translate(self._cause(raised.args[0]), self.alias, what)
             if isinstance(fault, AccessRefused) and self.renew:
+                # Requests of other threads that are under way fail with the old client, and are tried again.
                 self._admin, self._refused = None, True
             raise fault from raised
 
