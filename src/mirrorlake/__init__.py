@@ -61,6 +61,7 @@ READING_ORDER = (
     "adopt",  # taking over from MM2
     "failover",  # consumers moved to the other side, and home again
     "repair",  # what a target misses, sent again from bronze
+    "fitness",  # what flows would bring, against what a cluster takes
     "doctor",  # versions, reachability, limits, and the fix for each fault
     "runner",  # runs the chosen flows, from leases to a clean stop
     "lab",  # real local clusters

@@ -19,6 +19,7 @@ from mirrorlake.clusters import librdkafka_admin, resolved, weaknesses
 from mirrorlake.config import Cluster as ClusterConfig
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import AccessRefused, ClusterUnreachable, MirrorlakeError, Transient, UsageFault
+from mirrorlake.fitness import distance, too_large, too_many
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.records import TopicPartition
 from mirrorlake.services import RIGHTS, limits
@@ -28,7 +29,6 @@ from mirrorlake.world import check_root
 FEW_DAYS = 30
 MUCH_DISK_GB = 5
 CLOCK_SECONDS = 10
-OUR_HEADER_BYTES = 60
 
 
 @dataclass(frozen=True)
@@ -383,46 +383,11 @@ NO_TOPIC_IDS = (
 )
 
 
-# --- pieces, most of them pure ---
+# --- pieces ---
 
 
 def _safer(unsafe: Sequence[str]) -> str:
     return "use SASL_SSL or SSL, check host names, and give secrets as references; docs/security.md" if unsafe else ""
-
-
-def distance(milliseconds: float, is_target: bool) -> str:
-    """What a round trip means for where to run."""
-    if milliseconds < 3:
-        return "next door"
-    if milliseconds < 40:
-        return "the same region or near it"
-    if is_target:
-        return "far: every batch waits for its acknowledgement, so run nearer to this target if throughput matters"
-    return "far: reading stands that well; run nearer to the targets"
-
-
-def too_many(
-    known: Any, existing: Sequence[str], names: Mapping[str, str], partitions: Mapping[str, int]
-) -> Iterator[str]:
-    new = [name for name in names.values() if name not in existing]
-    if known.max_topics is not None and len(existing) + len(new) > known.max_topics:
-        yield f"{len(existing)} topics are there and {len(new)} would come: the tier takes {known.max_topics}"
-    for name, count in partitions.items():
-        if known.max_partitions is not None and count > known.max_partitions:
-            yield f"{name} needs {count} partitions: the tier takes {known.max_partitions}"
-    total = sum(partitions.values())
-    if known.max_partitions_in_all is not None and total > known.max_partitions_in_all:
-        yield f"{total} partitions would come: the tier takes {known.max_partitions_in_all} in all"
-
-
-def too_large(known: Any, flow: Flow, largest: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    """Topics of the source that may hold records which the target refuses."""
-    header = OUR_HEADER_BYTES if flow.provenance else 0
-    for topic, (here, there) in largest.items():
-        takes = min(filter(None, (known.max_record_bytes, there)), default=0)
-        if takes and here + header > takes:
-            outcome = "goes to ops.dead_letters" if flow.on_undeliverable == "dead_letter" else "stops the flow"
-            yield f"{topic} may hold records of {here} bytes, the target takes {takes}: a larger one {outcome}"
 
 
 def _address(host: str, port: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import doctor
+from mirrorlake import doctor, fitness
 from mirrorlake.clusters import weaknesses
 from mirrorlake.config import Config, parse
 from mirrorlake.kafka import cure_of, refusal_in
@@ -29,34 +29,34 @@ def config(cluster: dict[str, Any], **flow: Any) -> Config:
     [(0.4, True, "next door"), (20, True, "region"), (90, True, "this target"), (90, False, "nearer to the targets")],
 )
 def test_a_round_trip_says_where_to_run(milliseconds: float, is_target: bool, word: str) -> None:
-    assert word in doctor.distance(milliseconds, is_target)
+    assert word in fitness.distance(milliseconds, is_target)
 
 
 def test_tiers_are_compared_with_what_would_come() -> None:
     standard = LIMITS["event_hubs", "standard"]
     names = {f"t{n}": f"a.t{n}" for n in range(4)}
     existing = ["a.t0", *(f"other{n}" for n in range(7))]
-    assert list(doctor.too_many(standard, existing, names, {"a.t1": 32})) == [
+    assert list(fitness.too_many(standard, existing, names, {"a.t1": 32})) == [
         "8 topics are there and 3 would come: the tier takes 10"
     ]
-    assert list(doctor.too_many(standard, [], {}, {"a.t1": 33})) == ["a.t1 needs 33 partitions: the tier takes 32"]
+    assert list(fitness.too_many(standard, [], {}, {"a.t1": 33})) == ["a.t1 needs 33 partitions: the tier takes 32"]
     lite = LIMITS["event_streams", "standard"]
-    assert list(doctor.too_many(lite, [], {}, {"a": 60, "b": 41})) == [
+    assert list(fitness.too_many(lite, [], {}, {"a": 60, "b": 41})) == [
         "101 partitions would come: the tier takes 100 in all"
     ]
-    assert list(doctor.too_many(LIMITS["kafka", None], existing, names, {"a.t1": 5000})) == []
+    assert list(fitness.too_many(LIMITS["kafka", None], existing, names, {"a.t1": 5000})) == []
 
 
 def test_records_that_may_not_fit_are_named_with_what_becomes_of_them() -> None:
     hubs, kafka = LIMITS["event_hubs", None], LIMITS["kafka", None]
     flow = config({"bootstrap_servers": "b:1"}).flows["f"]
-    (said,) = doctor.too_large(hubs, flow, {"t": (3_000_000, 0), "small": (500_000, 0)})
+    (said,) = fitness.too_large(hubs, flow, {"t": (3_000_000, 0), "small": (500_000, 0)})
     assert said == "t may hold records of 3000000 bytes, the target takes 1000000: a larger one stops the flow"
     letters = flow.model_copy(update={"on_undeliverable": "dead_letter"})
-    assert "goes to ops.dead_letters" in next(doctor.too_large(kafka, letters, {"t": (2_000, 1_000)}))
-    assert list(doctor.too_large(kafka, flow, {"t": (2_000, 0)})) == []
+    assert "goes to ops.dead_letters" in next(fitness.too_large(kafka, letters, {"t": (2_000, 1_000)}))
+    assert list(fitness.too_large(kafka, flow, {"t": (2_000, 0)})) == []
     # Our own header counts.
-    assert list(doctor.too_large(replace(kafka, max_record_bytes=1_000), flow, {"t": (1_000, 0)}))
+    assert list(fitness.too_large(replace(kafka, max_record_bytes=1_000), flow, {"t": (1_000, 0)}))
 
 
 @pytest.mark.parametrize(
