@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ class Drill:
     records: Records
     read: dict[str, list[Read]] = field(default_factory=dict)
     """Group -> (partition, value) of what its consumers processed, in order, on either side."""
+    trace: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def path(self) -> Path:
@@ -73,18 +75,27 @@ class Drill:
                     "enable.partition.eof": True, "isolation.level": "read_committed", **QUIET}  # fmt: skip
         consumer = Consumer({**self.lab.cluster(cluster).client_config(), **settings})
         consumer.subscribe([TOPIC])
-        done, ended = 0, set[int]()
+        done, ended, ends = 0, set[int](), self._ends(cluster)
         while len(ended) < PARTITIONS and (count is None or done < count):
             message = consumer.poll(20)
-            assert message is not None, f"{group} heard nothing on {cluster}"
+            assert message is not None, f"{group} heard nothing on {cluster}; {self.trace[group]}"
+            self.trace[group].append(f"{cluster}[{message.partition()}] {message.offset()} {message.error() or ''}")
             if message.error() is not None:
-                # Other events than the end of a partition are news, such as a broker that was slow.
-                ended |= {message.partition()} if message.error().code() == KafkaError._PARTITION_EOF else set()
+                # An end of a log that grew since is none; other events are news, such as a broker that was slow.
+                end = (
+                    message.error().code() == KafkaError._PARTITION_EOF
+                    and message.offset() >= ends[message.partition()]
+                )
+                ended |= {message.partition()} if end else set()
                 continue
             self.read.setdefault(group, []).append((message.partition(), message.value()))
             consumer.commit(message, asynchronous=False)
             done += 1
         consumer.close()
+
+    def _ends(self, cluster: str) -> dict[int, int]:
+        places = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        return {at.partition: end for at, end in self.records.cluster(cluster).log_ends(places).items()}
 
     def consume_all(self, cluster: str, counts: dict[str, int | None]) -> None:
         with ThreadPoolExecutor(5) as pool:
@@ -159,7 +170,8 @@ def test_twenty_groups_fail_over_and_home_again_and_each_record_is_read_once(dri
     assert moved.exit_code == 0, moved.output
     drill.consume_all("source", dict.fromkeys(GROUPS))
     for group in GROUPS:
-        assert_read_once(drill.read[group], everything, moved.output)
+        lines = [line for line in json.loads(moved.stdout)[0]["groups"] if line["group"] == group]
+        assert_read_once(drill.read[group], everything, f"{lines} {drill.trace[group]}")
     the_real_client_agrees(drill)
 
 
