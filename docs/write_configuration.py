@@ -27,7 +27,7 @@ from mirrorlake.config import (
 
 PAGE = Path(__file__).with_name("configuration.md")
 MARK = "<!-- from here on written by docs/write_configuration.py -->\n"
-FILLED_BY_US = {(Config, "path"), (Flow, "name")}
+FILLED_BY_US = {(Config, "path"), (Config, "others"), (Flow, "name")}
 SECTIONS: dict[str, type[Model]] = {
     "Top level": Config,
     "storage": Storage,

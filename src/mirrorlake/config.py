@@ -663,6 +663,8 @@ class Config(Model):
     """The process that runs the flows."""
     path: Path | None = None
     """The file this came from."""
+    others: dict[Name, Flow] = {}
+    """Flows of the file that were not selected: nothing runs them, but their ledgers know offsets too."""
 
     @model_validator(mode="before")
     @classmethod
@@ -714,7 +716,8 @@ class Config(Model):
             raise UsageFault(
                 f"No flow writes to {', '.join(sorted(aliases))}.", "mirrorlake plan shows who writes where."
             )
-        return self.model_copy(update={"flows": kept})
+        others = {name: flow for name, flow in self.flows.items() if name not in kept}
+        return self.model_copy(update={"flows": kept, "others": {**self.others, **others}})
 
 
 def with_root(config: Config, root: str | Path | None) -> Config:
@@ -896,7 +899,7 @@ def _only_syntax(document: Document) -> bool:
 
 
 def _filled_by_us(key: Key) -> bool:
-    return key == ("path",) or (len(key) == 3 and key[0] == "flows" and key[2] == "name")
+    return key in (("path",), ("others",)) or (len(key) == 3 and key[0] == "flows" and key[2] == "name")
 
 
 def validated(raw: dict[str, Any]) -> tuple[Config | None, list[Broken]]:

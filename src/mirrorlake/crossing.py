@@ -65,8 +65,12 @@ class Crossing:
 
 
 def _landing(to: TopicPartition, ways: Sequence[Way], offset: int) -> Landing:
-    """With two ways the earlier place counts: nothing that either of them still brings may be skipped."""
-    places = [_unread(way, offset, ways) for way in ways]
+    """With two ways the earlier place counts: nothing that either of them still brings may be skipped.
+
+    A flow that has brought everything says nothing then: what others wrote after it is on the other way.
+    """
+    speaking = [way for way in ways if way.complete is None or way.stairs(offset) != way.stairs.end]
+    places = [_unread(way, offset, ways) for way in speaking or ways]
     ahead = [max(0, offset - way.complete) for way in ways if way.complete is not None]
     never = [max(0, way.begin - offset) for way in ways]
     return Landing(to, min(places), max(ahead, default=0), min(never))

@@ -33,6 +33,8 @@ class GroupKeeper:
     """Flow and target -> source partition -> everything before this offset is on the target."""
     keepers: Sequence[GroupKeeper]
     """All of this runner: a flow in the other direction is a way too."""
+    elsewhere: Callable[[set[str]], Iterable[tuple[str, str, Link]]]
+    """(source, target, link) of flows between two clusters that this runner does not run."""
     say: Say
     _written: dict[tuple[str, str, int], Line] = field(default_factory=dict)
     _refused: bool = False
@@ -125,6 +127,7 @@ class GroupKeeper:
         for keeper in self.keepers:
             if {keeper.flow.source, keeper.target.cluster} == ends:
                 yield keeper.flow.source, keeper.target.cluster, keeper.link()
+        yield from self.elsewhere(ends)
 
     def link(self) -> Link:
         config, clusters = self.world.config, self.world.clusters

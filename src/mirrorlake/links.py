@@ -39,9 +39,10 @@ class Storage:
         return {alias: Consumers(cluster) for alias, cluster in self.clusters.items()}
 
     def crossing(self, here: str, there: str) -> Crossing:
-        return crossing(self._links({here, there}), here, there)
+        return crossing(self.between({here, there}), here, there)
 
-    def _links(self, ends: set[str]) -> Iterator[tuple[str, str, Link]]:
+    def between(self, ends: set[str]) -> Iterator[tuple[str, str, Link]]:
+        """(source, target, link) of all flows between two clusters, in either direction."""
         for flow in self.config.flows.values():
             for target in flow.targets:
                 if {flow.source, target.cluster} == ends:

@@ -67,12 +67,13 @@ class OffsetMap:
     """Where the relay began: older records never went to the target."""
     source_end: int
     """After the last record that was relayed or left out."""
-    target_end: int
-    """Where the target's log ended when we last looked: the next record comes here or later."""
+    target_begin: int
+    """Where the target's log ended when the relay began: the first record came here or later."""
 
     @cached_property
     def to_target(self) -> Stairs:
-        return Stairs(staircase(self.runs), self.target_end)
+        # After the last copy, not at the log's end: what others wrote since may be unread.
+        return Stairs(staircase(self.runs), max((run.target_end for run in self.runs), default=self.target_begin))
 
     @cached_property
     def to_source(self) -> Stairs:
@@ -100,13 +101,12 @@ class _Draft:
     target_topic_id: str
     begin: int
     end: int
-    target_end: int
+    target_begin: int
     runs: list[Run] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
         self.begin = min(self.begin, entry.source_first)
         self.end = max(self.end, entry.source_last + 1)
-        self.target_end = max(self.target_end, entry.target_end)
         if entry.kind != SKIP and entry.target_first is not None:
             self._append(Run(entry.source_first, entry.target_first, entry.count))
 
@@ -122,7 +122,7 @@ class _Draft:
         kept = (Run(r.source_first, r.target_first, min(r.count, entry.target_end - r.target_first)) for r in self.runs)
         self.runs = [run for run in kept if run.count > 0]
         self.begin, self.end = min(self.begin, entry.source_first), entry.source_last + 1
-        self.target_end = entry.target_end
+        self.target_begin = entry.target_end
 
 
 class OffsetMaps:
@@ -168,7 +168,7 @@ class OffsetMaps:
             return None
         if source not in self._made:
             self._made[source] = OffsetMap(
-                draft.target, draft.target_topic_id, tuple(draft.runs), draft.begin, draft.end, draft.target_end
+                draft.target, draft.target_topic_id, tuple(draft.runs), draft.begin, draft.end, draft.target_begin
             )
         return self._made[source]
 

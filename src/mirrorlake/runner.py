@@ -43,6 +43,7 @@ from mirrorlake.lease import (
     producer_locks,
 )
 from mirrorlake.ledger import LedgerWriter
+from mirrorlake.links import Storage
 from mirrorlake.records import SourcePartition
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
@@ -259,10 +260,12 @@ class Run:
         def complete(flow: str, target: str) -> dict[SourcePartition, int]:
             return dict(ChainMap(*(relay.complete(target) for relay in list(relays) if relay.flow.name == flow)))
 
+        others = self.config.model_copy(update={"flows": self.config.others})
+        elsewhere = Storage(others, world.tables, world.clusters).between
         keepers: list[GroupKeeper] = []
         for flow in flows:
             for target in flow.targets:
-                keepers.append(GroupKeeper(world, flow, target, ledger, complete, keepers, self.say))
+                keepers.append(GroupKeeper(world, flow, target, ledger, complete, keepers, elsewhere, self.say))
         return keepers
 
     def _keep_up(self, keepers: Sequence[Keeper]) -> None:

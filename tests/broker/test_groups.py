@@ -216,7 +216,7 @@ def test_a_running_flow_keeps_groups_in_step_in_the_table_on_the_target_and_in_m
     clusters = connect(config, [flow])
     world = World(config, root, None, made.tables, clusters, {"target": "t"}, {})  # type: ignore[arg-type]
     ledger, said = LedgerWriter(made.tables, "ops.ledger", 0.01), list[str]()
-    keeper = GroupKeeper(world, flow, flow.targets[0], ledger, lambda _f, _t: {}, [], said.append)
+    keeper = GroupKeeper(world, flow, flow.targets[0], ledger, lambda _f, _t: {}, [], lambda _ends: [], said.append)
     keeper.keepers = [keeper]
     group = f"{topic}.shop"
     records.send("source", topic, records.numbered(10))
