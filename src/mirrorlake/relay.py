@@ -421,7 +421,7 @@ class Relay:
 
     def wake(self) -> None:
         """Ingest has committed. The queries over the table would see it too, a moment later."""
-        for target, fan_out in self.fan_outs.items():
+        for target, fan_out in list(self.fan_outs.items()):
             if target not in self.dead:
                 self._deliver_soon(fan_out)
 
