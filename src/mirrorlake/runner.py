@@ -182,9 +182,10 @@ class Run:
 
     def _options(self, secrets: Path, many: bool) -> dict[str, dict[str, str]]:
         shaded = "DATABRICKS_RUNTIME_VERSION" in os.environ
+        sources = {flow.source: self.config.clusters[flow.source] for flow in self.config.flows.values()}
         return {
             alias: dict(spark_kafka_options(alias, cluster, shaded, secrets, by_environment=many))
-            for alias, cluster in self.config.clusters.items()
+            for alias, cluster in sources.items()
         }
 
     def _run_relays(self, world: World, flows: Sequence[Flow], leases: Mapping[str, Lease]) -> None:
