@@ -459,6 +459,7 @@ class Relay:
     def restart_ingest(self) -> None:
         """After what passed by itself, or after a loss that the policy accepts: from where the checkpoint stands."""
         self.meet_losses()
+        self._topics = self.source.describe(self.source_topics())  # a topic may be gone meanwhile
         self.ingest_failure = None
         self.start_ingest()
 

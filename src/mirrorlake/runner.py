@@ -27,6 +27,7 @@ from mirrorlake.errors import (
     MirrorlakeError,
     SourceLoss,
     StorageUnreachable,
+    TopicMissing,
     TopicRemade,
     Transient,
 )
@@ -406,7 +407,7 @@ class Run:
             if self._secrets:
                 write_secrets(self._secrets, self.config)
             relay.restart_ingest()
-        except (Transient, AccessRefused) as fault:
+        except (Transient, AccessRefused, TopicMissing) as fault:
             self.say(f"flow {relay.flow.name}: waiting: {fault.what}")
             if time.monotonic() > patience:
                 raise

@@ -28,7 +28,7 @@ def test_the_plan_is_what_run_does_and_then_nothing_is_left(
     table = f"bronze.source__{topic.replace('-', '__h')}"
     nothing = {
         "target": "target", "creates": {}, "grows": {}, "folds": {}, "alters": {}, "acls": {"give": [], "take": []},
-        "deletes": {}, "refusals": {}, "declined": {},
+        "deletes": {}, "refusals": {}, "declined": {}, "commands": {},
     }  # fmt: skip
     wanted = {**nothing, "creates": {f"source.{topic}": 2}}
     assert plan_of(flow) == {"flow": "flow", "tables": [table], "targets": [wanted]}
