@@ -26,7 +26,7 @@ from mirrorlake import failover as failing
 from mirrorlake import repair as repairing
 from mirrorlake.bench import commands as bench_commands
 from mirrorlake.config import Config, Flow, with_root
-from mirrorlake.errors import MirrorlakeError, UsageFault
+from mirrorlake.errors import MirrorlakeError, StorageUnreachable, UsageFault
 from mirrorlake.fanout import last_line
 from mirrorlake.files import Format, Loaded, load_any, to_yaml
 from mirrorlake.groups import FAILED, Line, checkpoint_rows
@@ -660,6 +660,9 @@ def main() -> None:
         app(prog_name="mirrorlake")  # ends the process by itself, with 2 after wrong use
     except MirrorlakeError as fault:
         sys.exit(report_fault(fault))
+    except OSError as error:
+        said = f"{error.filename or 'the storage root'}: {error.strerror or last_line(error)}"
+        sys.exit(report_fault(StorageUnreachable(said, "is there room, and may we write? run again: it goes on")))
     except Exception as error:
         unknown = MirrorlakeError(f"{type(error).__name__}: {last_line(error)}", "--debug shows where this happened")
         sys.exit(report_fault(unknown))

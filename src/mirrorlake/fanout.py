@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 STABLE_SECONDS = 2.0
 MISSING_SECONDS = 30.0
+REFUSED_SECONDS = 60.0
+"""How long a target may refuse us that did not before: a new password or certificate is soon everywhere."""
 
 
 # --- planning: pure ---
@@ -176,12 +178,16 @@ class Backoff:
         self._since = self._clock()
 
     def next_wait(self, fault: MirrorlakeError) -> float:
-        """A topic may be unknown for a moment while leaders are elected; a missing one stays so."""
-        patience = self._missing_seconds if isinstance(fault, TopicMissing) else self._patience_seconds
-        if self._clock() - self._since > min(patience, self._patience_seconds):
+        """A topic may be unknown for a moment while leaders are elected, a password wrong while it is changed."""
+        if self._clock() - self._since > min(self._patience_with(fault), self._patience_seconds):
             raise fault
         self._wait_seconds = min(self._wait_seconds * 2, 10)
         return self._wait_seconds
+
+    def _patience_with(self, fault: MirrorlakeError) -> float:
+        if isinstance(fault, TopicMissing):
+            return self._missing_seconds
+        return REFUSED_SECONDS if isinstance(fault, AccessRefused) else self._patience_seconds
 
 
 @dataclass

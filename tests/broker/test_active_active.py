@@ -27,7 +27,9 @@ Mesh = Callable[..., Config]
 def mesh(tmp_path: Path, lab: Lab) -> Mesh:
     """One configuration with a flow from each source to its targets."""
 
-    def make(links: Mapping[str, Sequence[str]], naming: str, patterns: list[str], **options: Any) -> Config:
+    def make(
+        links: Mapping[str, Sequence[str]], naming: str, patterns: list[str], name: str = "state", **options: Any
+    ) -> Config:
         flows = {
             source: {
                 "source": source,
@@ -37,9 +39,10 @@ def mesh(tmp_path: Path, lab: Lab) -> Mesh:
             }
             for source, targets in links.items()
         }
-        clusters = {alias: lab.cluster(alias).cluster_yaml() for alias in links}
-        path = tmp_path / "mesh.yml"
-        content = {"storage": {"root": str(tmp_path / "state")}, "clusters": clusters, "flows": flows}
+        aliases = {*links, *(alias for targets in links.values() for alias in targets)}
+        clusters = {alias: lab.cluster(alias).cluster_yaml() for alias in sorted(aliases)}
+        path = tmp_path / f"{name}.yml"
+        content = {"storage": {"root": str(tmp_path / name)}, "clusters": clusters, "flows": flows}
         path.write_text(yaml.safe_dump(content))
         return load(path)
 
@@ -106,6 +109,26 @@ def test_identity_replication(mesh: Mesh, records: Records, spark: SparkSession,
         assert values(records, cluster, topic) == everything(["source", "target"], MANY)
         assert left_out(tmp_path, cluster) == MANY, "what came from there does not go back, and the ledger says so"
     assert audits_are_well(config, tmp_path)
+
+
+@pytest.mark.parametrize("naming", ["default", "identity"])
+def test_two_configurations_that_know_nothing_of_each_other(
+    mesh: Mesh, records: Records, spark: SparkSession, topic: str, naming: str
+) -> None:
+    """A file, a root and a runner for each direction: what a record carries is all they share."""
+    pattern = topic if naming == "identity" else rf"(.*\.)?{topic}"
+    there = mesh({"source": ["target"]}, naming, [pattern], name="there")
+    back = mesh({"target": ["source"]}, naming, [pattern], name="back")
+    begin(records, topic, ["source", "target"], FEW)
+    for config in (there, back, there, back):
+        run(config, spark, times=1)
+    for here, other in (("source", "target"), ("target", "source")):
+        if naming == "identity":
+            assert values(records, here, topic) == everything(["source", "target"], FEW)
+        else:
+            assert values(records, here, topic) == everything([here], FEW)
+            assert values(records, here, f"{other}.{topic}") == everything([other], FEW)
+            assert not [name for name in records.cluster(here).topic_names() if name.endswith(f".{here}.{topic}")]
 
 
 THREE = ["source", "target", "hubs"]

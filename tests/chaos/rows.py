@@ -1065,7 +1065,7 @@ def acl_removed(stage: Stage) -> str:
         stage.more(topic, 300)
         from mirrorlake.errors import AccessRefused
 
-        said = running.ended_with(AccessRefused, 60)
+        said = running.ended_with(AccessRefused, 120)  # a minute of patience: a password may be changing
     everything = AclBindingFilter(*asked, AclOperation.ANY, AclPermissionType.ANY)
     next(iter(admin.delete_acls([everything]).values())).result(20)
     time.sleep(1)
