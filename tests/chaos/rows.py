@@ -1340,7 +1340,7 @@ def unclean_election(stage: Stage) -> str:
 
 def _elect_uncleanly(stage: Stage, trio: LabCluster) -> str:
     topic, admin = f"unclean-{os.getpid()}", stage.records.cluster("trio").admin
-    admin.create_topics([NewTopic(topic, replica_assignment=[[0, 1]])])[topic].result()
+    admin.create_topics([NewTopic(topic, num_partitions=1, replica_assignment=[[0, 1]])])[topic].result()
     flow = stage.flow(topic, source="trio")
     stage.records.send("trio", topic, stage.records.numbered(100), acks="all")
     trio.kill_broker(1)
