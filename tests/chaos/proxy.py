@@ -159,7 +159,9 @@ class Proxy:
             try:
                 ready = self._listener is not None and select.select([self._listener], [], [], 0.05)[0]
                 if ready and self._listener is not None:
-                    self._connect(self._listener.accept()[0])
+                    # A broker that stands still lets us wait; others who knock must not wait behind.
+                    client = self._listener.accept()[0]
+                    threading.Thread(target=self._connect, args=(client,), daemon=True).start()
                 elif self._listener is None:
                     time.sleep(0.05)
             except (OSError, ValueError):
