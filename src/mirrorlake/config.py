@@ -642,6 +642,8 @@ class Runner(Model):
     """How often to write lag samples."""
     ledger_commit_seconds: Seconds = 1.0
     """Batches within this time share one ledger commit."""
+    refused_seconds: Seconds = 60
+    """How long a cluster may refuse us that did not before, while passwords, certificates or rights are changed."""
     spark: SparkOptions = {}
     """Further Spark settings."""
     spark_log_level: Literal["debug", "info", "warn", "error"] = "warn"

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 STABLE_SECONDS = 2.0
 MISSING_SECONDS = 30.0
-REFUSED_SECONDS = 60.0
-"""How long a target may refuse us that did not before: a new password or certificate is soon everywhere."""
 
 
 # --- planning: pure ---
@@ -166,10 +164,15 @@ class Backoff:
     """Waits that grow, until patience ends."""
 
     def __init__(
-        self, patience_seconds: float, clock: Callable[[], float] = time.monotonic, missing_seconds: float = -1
+        self,
+        patience_seconds: float,
+        refused_seconds: float,
+        missing_seconds: float = MISSING_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._patience_seconds = patience_seconds
-        self._missing_seconds = MISSING_SECONDS if missing_seconds < 0 else missing_seconds
+        self._refused_seconds = refused_seconds
+        self._missing_seconds = missing_seconds
         self._clock = clock
         self.reset()
 
@@ -187,7 +190,7 @@ class Backoff:
     def _patience_with(self, fault: MirrorlakeError) -> float:
         if isinstance(fault, TopicMissing):
             return self._missing_seconds
-        return REFUSED_SECONDS if isinstance(fault, AccessRefused) else self._patience_seconds
+        return self._refused_seconds if isinstance(fault, AccessRefused) else self._patience_seconds
 
 
 @dataclass
@@ -220,8 +223,10 @@ class FanOut:
     """Shared by all tables that send to this target: so many rounds at once."""
     patience_seconds: float = float("inf")
     """How long what passes by itself may take to pass."""
-    missing_seconds: float = -1
-    """How long a topic may be missing; below 0 as long as an election takes."""
+    refused_seconds: float = 60
+    """How long a target may refuse us that did not before: a new password or certificate is soon everywhere."""
+    missing_seconds: float = MISSING_SECONDS
+    """How long a topic may be missing: as long as an election takes."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
     delivered_version: int = -1
@@ -246,7 +251,7 @@ class FanOut:
             return  # somebody waits for the running round to end, and will find what we would
         with self._lock:
             self._next.release()
-            backoff = Backoff(self.patience_seconds, missing_seconds=self.missing_seconds)
+            backoff = Backoff(self.patience_seconds, self.refused_seconds, self.missing_seconds)
             while not self.stopping.is_set():
                 try:
                     done = self._deliver_once()

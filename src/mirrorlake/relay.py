@@ -35,7 +35,7 @@ from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses, write_json
 from mirrorlake.deletion import Doomed, is_due, notice, read_doomed, write_doomed
 from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
-from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
+from mirrorlake.fanout import MISSING_SECONDS, Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
@@ -350,7 +350,8 @@ class Relay:
             partial(record_limit, world.config, cluster), partial(self._paused, target.cluster), self.stopped_cleanly,
             existing, target.partitions == "modulo", target.on_topic_deleted == "recreate", self._latest,
             flow.fanout.max_bytes_per_round, target.rate_limit_records_per_second,
-            missing_seconds=float("inf") if target.missing_topics == "wait" else -1,
+            refused_seconds=self.world.config.runner.refused_seconds,
+            missing_seconds=float("inf") if target.missing_topics == "wait" else MISSING_SECONDS,
             slots=cores(world.config), turns=world.turns[target.cluster], stopping=self.stopping,
         )  # fmt: skip
         return self.fan_outs[target.cluster]

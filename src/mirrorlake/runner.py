@@ -68,7 +68,7 @@ from mirrorlake.world import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REFUSED_SECONDS = 5.0
+RETRY_REFUSED_SECONDS = 5.0
 """How often a source that refuses us, after it did not, is tried again: a password may just be changed."""
 ONCE_PATIENCE_SECONDS = 60.0
 """How long `--once` waits for what passes by itself."""
@@ -114,11 +114,15 @@ class Run:
     _secrets: Path | None = None
     _refused: dict[str, Every] = field(default_factory=dict)
     """Table -> when to try again after the source refused us."""
+    _refusals: Episodes = field(init=False)
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
     _begun: float | None = None
     _asked_to_stop: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
     """Set when the relays of this pass stop."""
+
+    def __post_init__(self) -> None:
+        self._refusals = Episodes(self.config.runner.refused_seconds)
 
     def __call__(self) -> None:
         """Run; and once more, with a new epoch, where a topic that somebody deleted is to be filled again."""
@@ -395,9 +399,9 @@ class Run:
         if isinstance(failure, MirrorlakeError) and not isinstance(failure, Transient | SourceLoss):
             raise failure
         refused = refusal_in(str(failure), relay.flow.source)
-        if refused and not relay.has_ingested():
+        if refused and (not relay.has_ingested() or self._refusals.lasting(relay.spec.table)):
             raise refused
-        if refused and not self._refused.setdefault(relay.spec.table, Every(REFUSED_SECONDS)).due():
+        if refused and not self._refused.setdefault(relay.spec.table, Every(RETRY_REFUSED_SECONDS)).due():
             return
         try:
             relay.source.cluster_id()
@@ -409,7 +413,8 @@ class Run:
             relay.restart_ingest()
         except (Transient, AccessRefused, TopicMissing) as fault:
             self.say(f"flow {relay.flow.name}: waiting: {fault.what}")
-            if time.monotonic() > patience:
+            lasting = isinstance(fault, AccessRefused) and self._refusals.lasting(relay.spec.table)
+            if lasting or time.monotonic() > patience:
                 raise
 
     def _raise_dead(self, relays: Sequence[Relay]) -> None:
@@ -503,6 +508,23 @@ class Restarts:
         recent = [at for at in self._seen.get(what, []) if now - at < self._within_seconds]
         self._seen[what] = [*recent, now]
         return len(recent) < self._most
+
+
+class Episodes:
+    """For how long something has gone on; after a quiet time it begins anew."""
+
+    def __init__(self, most_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most_seconds = most_seconds
+        self._clock = clock
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def lasting(self, what: str) -> bool:
+        """It is so now: has it been for too long?"""
+        now = self._clock()
+        first, last = self._seen.get(what, (now, now))
+        first = first if now - last < self._most_seconds / 2 else now
+        self._seen[what] = (first, now)
+        return now - first > self._most_seconds
 
 
 def snapshots(relay: Relay) -> list[Snapshot]:

@@ -22,7 +22,16 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from deltalake import DeltaTable
 from proxy import BLACKHOLE, DELAY, DROP_RESPONSE, HALF_CLOSE, PASS, REFUSE, RESET, THROTTLE, Proxy
 from stage import (
@@ -33,13 +42,14 @@ from stage import (
     children,
     command_of,
     direct,
+    expect_equal,
     finish,
     jvm_of,
     terminate,
     wait_until,
 )
 
-from mirrorlake.errors import DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
+from mirrorlake.errors import AccessRefused, DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
 from mirrorlake.failpoints import POINTS
 from mirrorlake.lab import ClusterSpec, LabCluster, certs
 
@@ -1039,39 +1049,55 @@ def wrong_authority(stage: Stage) -> str:
     "stops that target, names topic; goes on after the fix",
 )
 def acl_removed(stage: Stage) -> str:
-    from confluent_kafka.admin import (
-        AclBinding,
-        AclBindingFilter,
-        AclOperation,
-        AclPermissionType,
-        AdminClient,
-        ResourcePatternType,
-        ResourceType,
-    )
-
-    if "authorizer.class.name" not in stage.cluster("hubs").spec.config:
-        raise NotHere("the lab's clusters have no authorizer here")
     topic = stage.topic("acl")
-    flow = stage.flow(topic, ["hubs"])
-    admin = AdminClient({**direct(stage.cluster("hubs")), "log_level": 0})
-    asked = (ResourceType.TOPIC, target_name(flow), ResourcePatternType.LITERAL, "User:*", "*")
+    flow = stage.flow(topic, ["hubs"], runner={"refused_seconds": 10})
     with stage.running(flow) as running:
         stage.caught_up(flow, "hubs", running=running)
-        allow = AclBinding(*asked, AclOperation.ALL, AclPermissionType.ALLOW)
-        deny = AclBinding(*asked, AclOperation.WRITE, AclPermissionType.DENY)
-        for future in admin.create_acls([allow, deny]).values():
-            future.result(20)
-        time.sleep(1)
-        stage.more(topic, 300)
-        from mirrorlake.errors import AccessRefused
-
-        said = running.ended_with(AccessRefused, 120)  # a minute of patience: a password may be changing
-    everything = AclBindingFilter(*asked, AclOperation.ANY, AclPermissionType.ANY)
-    next(iter(admin.delete_acls([everything]).values())).result(20)
-    time.sleep(1)
+        with denied(stage, target_name(flow), AclOperation.WRITE):
+            stage.more(topic, 300)
+            said = running.ended_with(AccessRefused)
     flow.run_once()
     stage.expect_same(flow)
     return said.splitlines()[0][:120]
+
+
+@row(
+    "44b",
+    "ACL for reading removed while it runs",
+    "admin, authorizer of the source",
+    "waits, then stops (3), names topic; goes on after the fix",
+)
+def acl_for_reading_removed(stage: Stage) -> str:
+    """`hubs` as the source: it is the cluster that has an authorizer."""
+    topic, back = f"reading-{os.getpid()}", stage.records.numbered
+    stage.records.create("hubs", topic, 2)
+    stage.send(topic, back(200, 2), to="hubs")
+    flow = stage.flow(topic, ["shaky"], source="hubs", runner={"refused_seconds": 10})
+    with stage.running(flow) as running:
+        wait_until(lambda: stage.ends("shaky", f"hubs.{topic}") == 200, "the first records")
+        with denied(stage, topic, AclOperation.READ):
+            stage.send(topic, back(300, 2, 200), to="hubs")
+            said = running.ended_with(AccessRefused)
+    flow.run_once()
+    expect_equal(stage.records.read("hubs", topic), stage.records.read("shaky", f"hubs.{topic}"), topic)
+    assert flow.audit().ok
+    return said.splitlines()[0][:120]
+
+
+@contextlib.contextmanager
+def denied(stage: Stage, topic: str, operation: AclOperation) -> Iterator[None]:
+    """Everything else stays allowed on the topic, as the cluster allows what no ACL speaks of."""
+    admin = AdminClient({**direct(stage.cluster("hubs")), "log_level": 0})
+    place = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*")
+    allow = AclBinding(*place, AclOperation.ALL, AclPermissionType.ALLOW)
+    deny = AclBinding(*place, operation, AclPermissionType.DENY)
+    for future in admin.create_acls([allow, deny]).values():
+        future.result(20)
+    time.sleep(1)  # until the authorizer has replayed the metadata log; nothing says when
+    yield
+    everything = AclBindingFilter(*place, AclOperation.ANY, AclPermissionType.ANY)
+    next(iter(admin.delete_acls([everything]).values())).result(20)
+    time.sleep(1)
 
 
 # --- 45-49: storage ---
