@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SourceLoss, StateMismatch
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
 from mirrorlake.records import TopicPartition
 from mirrorlake.streams import StreamId, reporting
 from mirrorlake.tables import Tables
@@ -116,6 +116,11 @@ class Loss:
     first: int
     last: int
 
+    @property
+    def can_be_passed(self) -> bool:
+        """May a flow go on after it? Not where offsets would come again that nothing tells from those we hold."""
+        return self.kind == "retention" or (self.kind != "log_truncated" and bool(self.topic_id))
+
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] offsets {self.first}-{self.last} ({self.kind})"
 
@@ -133,7 +138,7 @@ def diagnose(
         kept_id, topic = known_ids.get(at.topic, ""), topics.get(at.topic)
         if topic is None:
             losses.append(Loss("topic_deleted", at.topic, kept_id, at.partition, position, position))
-        elif kept_id and topic.id and topic.id != kept_id:
+        elif not is_same_topic(kept_id, topic.id):
             losses.append(Loss("topic_recreated", at.topic, kept_id, at.partition, position, position))
         elif starts.get(at, 0) > position:
             losses.append(Loss("retention", at.topic, kept_id, at.partition, position, starts[at] - 1))
@@ -216,14 +221,15 @@ class Ingest:
 
     def _learn_topic_ids(self) -> None:
         seen = self.source.describe(topics_now(self.spec, self.source))
-        changed = [name for name, topic in seen.items() if self.topic_ids.get(name, topic.id) != topic.id]
+        changed = [name for name, topic in seen.items() if not is_same_topic(self.topic_ids.get(name, ""), topic.id)]
         if changed:
             raise SourceLoss(
                 f"flow {self.spec.flow}: topic {', '.join(changed)} on {self.source.alias} was deleted and made anew",
                 "set on_source_loss: continue to go on with the new topic; what was lost is in ops.incidents",
             )
-        new = {name: topic.id for name, topic in seen.items() if name not in self.topic_ids}
-        if new:
+        # A broker may be upgraded to one that tells ids, and in the middle of it they come and go.
+        new = {name: topic.id for name, topic in seen.items() if topic.id or name not in self.topic_ids}
+        if new.items() - self.topic_ids.items():
             self.topic_ids.update(new)
             write_topic_ids(self.checkpoint, self.topic_ids)
 

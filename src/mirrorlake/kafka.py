@@ -82,6 +82,11 @@ class TopicInfo:
     replication_factor: int
 
 
+def is_same_topic(kept_id: str, id_now: str) -> bool:
+    """Is it the topic that we knew? Where brokers told no id, then or now, nothing speaks against it."""
+    return not kept_id or not id_now or kept_id == id_now
+
+
 @dataclass(frozen=True)
 class NewTopicSpec:
     """A topic to be made."""

@@ -36,7 +36,7 @@ from mirrorlake.control import Pauses, write_json
 from mirrorlake.deletion import Doomed, is_due, notice, read_doomed, write_doomed
 from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
 from mirrorlake.fanout import MISSING_SECONDS, Clock, FanOut, Outbox, start_fanout
-from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
 from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import Book, LedgerWriter, fold, read
@@ -237,11 +237,12 @@ class Relay:
         for loss in losses:
             source = SourcePartition(loss.topic, loss.topic_id, loss.partition)
             writings.incident(loss.kind, "", source, loss.first, loss.last, f"policy {self.flow.on_source_loss}")
-        if self.flow.on_source_loss == "stop":
+        passable = all(loss.can_be_passed for loss in losses)
+        if self.flow.on_source_loss == "stop" or not passable:
             said = "; ".join(str(loss) for loss in losses[:5])
             raise SourceLoss(
                 f"flow {self.flow.name}: {self.flow.source} dropped records before they were read: {said}",
-                "ops.incidents has the exact ranges; set on_source_loss: continue to go on without them",
+                "ops.incidents has the exact ranges; " + (GO_ON if passable else BEGIN_ANEW),
             )
         self._begin_generation(losses)
 
@@ -296,12 +297,12 @@ class Relay:
         folder = self.world.tables.folder(self.spec.table)
         if folder is None:
             return {}
-        ends = bronze_ends(BronzeFiles(folder).segments())
-        return {
-            TopicPartition(source.topic, source.partition): end
-            for source, end in ends.items()
-            if source.topic in self._topics and self._topics[source.topic].id == source.topic_id
-        }
+        positions: dict[TopicPartition, int] = {}
+        for source, end in bronze_ends(BronzeFiles(folder).segments()).items():
+            topic, at = self._topics.get(source.topic), TopicPartition(source.topic, source.partition)
+            if topic and is_same_topic(source.topic_id, topic.id):
+                positions[at] = max(end, positions.get(at, 0))
+        return positions
 
     def start_ingest(self, bound: int | None = None) -> None:
         """`bound` is the most records of a batch; without one, a few of the newest records say how large they are."""
@@ -550,6 +551,11 @@ def ending(query: Any, may_end: bool = False) -> Exception | None:
 
 # What Spark's Kafka source calls the begin of a log.
 EARLIEST = -2
+GO_ON = "set on_source_loss: continue to go on without them"
+BEGIN_ANEW = (
+    "offsets that bronze holds already may come again and could not be told apart, so on_source_loss: continue does "
+    "not help here: begin with another --root, and choose existing_records for its targets"
+)
 
 # What brokers take unless told otherwise.
 DEFAULT_MAX_RECORD_BYTES = 1048588

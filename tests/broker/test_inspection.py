@@ -80,4 +80,5 @@ def test_sql_knows_the_names_of_the_design(make_flow: Callable[..., Flow], recor
     assert rows == [{"offset": n, "value": f"value-{n}"} for n in range(3)]
     code, said = finish(flow.command("sql", "-c", str(flow.path), "SELECT * FROM ops.nowhere"))
     assert code == 2, said
+    assert "SQL: " in said
     assert "Traceback" not in said

@@ -72,12 +72,14 @@ def secure(tmp_path_factory: pytest.TempPathFactory, small_brokers: None, issuer
     sasl: dict[str, Any] = {"users": USERS, "mechanisms": MECHANISMS, "jvm": jvm, "config": oauth}
     specs = [
         ClusterSpec("mutual", protocol="SSL", config={"ssl.client.auth": "required", **ANY_NAME}),
+        ClusterSpec("tls", protocol="SSL"),
         ClusterSpec("sasl-ssl", protocol="SASL_SSL", **sasl),
         ClusterSpec("sasl-plain", protocol="SASL_PLAINTEXT", **sasl),
     ]
     with Lab(folder / "lab") as lab:
         lab.up(specs)
-        make_stores(lab.cluster("mutual").folder)
+        for name in ("mutual", "tls"):
+            make_stores(lab.cluster(name).folder)
         yield lab
 
 
@@ -113,15 +115,18 @@ def login(mechanism: str, url: str, token_ca: Path) -> dict[str, str]:
 
 def ways(lab: Lab, url: str, token_ca: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """What a user may write -> (cluster, its `security`)."""
-    mutual, sasl = lab.cluster("mutual").folder, lab.cluster("sasl-ssl").folder
+    mutual, open_tls, sasl = (lab.cluster(name).folder for name in ("mutual", "tls", "sasl-ssl"))
     pem = {"certificate": f"{mutual}/client.crt", "key": f"{mutual}/client.key"}
     found: dict[str, tuple[str, dict[str, Any]]] = {
         "mutual TLS, PEM": ("mutual", {"ca": f"{mutual}/ca.pem", **pem}),
+        "TLS, a CA alone": ("tls", {"ca": f"{open_tls}/ca.pem"}),
     }
     for kind, ending in (("PKCS12", "p12"), ("JKS", "jks")):
         stores = {"ca": f"{mutual}/trust.{ending}", "ca_password": "${env:STORE}", "keystore": f"{mutual}/key.{ending}",
                   "keystore_password": "${env:STORE}"}  # fmt: skip
         found[f"mutual TLS, {kind}"] = ("mutual", stores)
+        truststore = {"ca": f"{open_tls}/trust.{ending}", "ca_password": "${env:STORE}"}
+        found[f"TLS, a {kind} truststore alone"] = ("tls", truststore)
     for mechanism in MECHANISMS:
         user = login(mechanism, url, token_ca)
         found[f"SASL_SSL, {mechanism}, a CA alone"] = ("sasl-ssl", {"ca": f"{sasl}/ca.pem", **user})
@@ -280,26 +285,35 @@ def wear(cluster: LabCluster, path: Path) -> None:
     wait_until(lambda: own.startswith(tls.look("127.0.0.1", cluster.ports[0].client).chain[0].pem.strip()), "it")
 
 
-def test_expired_and_misnamed_certificates_are_refused_and_told_apart(secure: Lab, tmp_path: Path) -> None:
+def test_expired_and_misnamed_certificates_are_refused_and_told_apart(
+    secure: Lab, tmp_path: Path, probe: Callable[..., dict[str, str]]
+) -> None:
+    """By librdkafka, by Java's client and by our own look; allow_insecure lets both clients pass the name."""
+
+    def ask_java(cluster: Cluster) -> str:
+        return probe({"it": java_properties(cluster, tmp_path / "secrets.properties")})["it"]
+
     mutual = secure.cluster("mutual")
     ca = certs.authority("a new CA")
     (tmp_path / "ca.pem").write_bytes(ca.certificate_pem)
     security = {**own_pem(mutual), "ca": f"{tmp_path}/ca.pem"}
     cluster = configured(secure, "mutual", security)
-    for worn, cure in (
-        (certs.issue(ca, "broker", valid_days=-1), "has expired"),
-        (certs.issue(ca, "broker", hosts=["elsewhere.example"]), "does not have the host name 127.0.0.1"),
+    elsewhere = certs.issue(ca, "broker", hosts=["elsewhere.example"])
+    for worn, cure, java_says in (
+        (certs.issue(ca, "broker", valid_days=-1), "has expired", "failed CertificateExpiredException"),
+        (elsewhere, "does not have the host name 127.0.0.1", "No subject alternative names matching IP address"),
     ):
         with wearing(mutual, worn):
             assert "`mirrorlake doctor` tells" in ask(cluster, 4)
+            assert java_says in ask_java(cluster)
             with pytest.raises(AccessRefused) as refused:
                 tls.verify("127.0.0.1", mutual.ports[0].client, resolved(librdkafka_admin("a", cluster)))
             assert cure in refused.value.next_step
     with pytest.raises(UsageFault, match="allow_insecure"):
         configured(secure, "mutual", {**security, "verify_hostname": False})
-    with wearing(mutual, certs.issue(ca, "broker", hosts=["elsewhere.example"])):
+    with wearing(mutual, elsewhere):
         careless = configured(secure, "mutual", {**security, "verify_hostname": False}, allow_insecure=True)
-        assert ask(careless) == "ok"
+        assert (ask(careless), ask_java(careless)) == ("ok", "ok 1")
 
 
 # --- Java ---

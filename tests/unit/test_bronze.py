@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from samples import FakeCluster
 
 from mirrorlake.bronze import (
     BatchSize,
+    Ingest,
     Loss,
     diagnose,
     next_bound,
@@ -23,8 +26,10 @@ from mirrorlake.bronze import (
     starting_offsets,
     write_topic_ids,
 )
+from mirrorlake.errors import SourceLoss, StateMismatch
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.records import TopicPartition
+from mirrorlake.topics import RelaySpec
 
 AT = TopicPartition("orders", 0)
 THERE = {"orders": TopicInfo("orders", "id-1", 1, 1)}
@@ -121,6 +126,40 @@ def test_topic_ids_that_are_not_known_accuse_nobody(kept: str, now: str) -> None
     assert diagnose({AT: 7}, {"orders": kept}, topics, {AT: 0}, {AT: 10}) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "topic_id", "passable"),
+    [("retention", "", True), ("topic_deleted", "id-1", True), ("topic_recreated", "id-1", True),
+     ("topic_deleted", "", False), ("log_truncated", "id-1", False)],
+)  # fmt: skip
+def test_a_flow_goes_on_only_where_new_offsets_are_told_from_old_ones(kind: str, topic_id: str, passable: bool) -> None:
+    assert Loss(kind, "orders", topic_id, 0, 0, 9).can_be_passed is passable
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        (["", ""], ""),  # a broker before 2.8
+        (["", "id-1", ""], "id-1"),  # upgraded, one of its brokers later than the others
+        (["id-1", ""], "id-1"),
+    ],
+)
+def test_an_upgrade_that_brings_topic_ids_is_no_new_topic(tmp_path: Path, told: list[str], kept: str) -> None:
+    path = tmp_path / "g1"
+    for topic_id in told:
+        batch_of(path, topic_id)
+    assert read_topic_ids(path) == {"orders": kept}
+    if kept:
+        with pytest.raises(SourceLoss, match="made anew"):
+            batch_of(path, "id-2")
+
+
+def batch_of(checkpoint: Path, topic_id: str) -> None:
+    """What a batch learns of the source, in a process that begins with what the one before kept."""
+    source: Any = SimpleNamespace(alias="a", describe=lambda _: {"orders": TopicInfo("orders", topic_id, 1, 1)})
+    spec, anything = RelaySpec("f", "bronze.orders", ("orders",)), cast(Any, None)
+    Ingest(spec, anything, checkpoint, anything, source, read_topic_ids(checkpoint))._learn_topic_ids()
+
+
 def test_each_partition_is_looked_at_in_order() -> None:
     positions = {TopicPartition("orders", n): 10 for n in (2, 0, 1)}
     starts = {TopicPartition("orders", n): 20 for n in (0, 2)}
@@ -177,3 +216,12 @@ def test_the_average_size_comes_from_the_newest_records() -> None:
     for _ in range(10):
         cluster.append(AT, b"k" * 10, b"x" * 90)
     assert sample_record_bytes(cluster, [AT]) == 200.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("left", ["", "v1", "v1\n{}\nnonsense"], ids=["cut to nothing", "cut", "overwritten"])
+def test_a_damaged_checkpoint_is_said_so_with_what_to_do(tmp_path: Path, left: str) -> None:
+    made = checkpoint(tmp_path / "g0", {0: '{"orders":{"0":5}}'}, {})
+    (made / "offsets" / "0").write_text(left)
+    with pytest.raises(StateMismatch, match="is missing or damaged") as fault:
+        read_positions(made)
+    assert "bronze and the ledger know where to go on" in fault.value.next_step

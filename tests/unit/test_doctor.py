@@ -98,6 +98,8 @@ def test_the_machine_is_looked_at(tmp_path: Path) -> None:
         ("SASL authentication error: Authentication failed", "security.username"),
         ("Failed to acquire SASL OAUTHBEARER token: {}", "security.token_endpoint"),
         ("Broker: Topic authorization failed", "kafka-acls"),
+        ("Broker: Group authorization failed", "kafka-acls"),
+        ("Broker: Cluster authorization failed", "kafka-acls"),
     ],
 )
 def test_each_refusal_has_its_cure(said: str, cure: str) -> None:

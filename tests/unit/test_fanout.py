@@ -15,6 +15,7 @@ from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_
 
 from mirrorlake import errors, fanout
 from mirrorlake.errors import (
+    DataAtRisk,
     DeliveryDoubt,
     ExistingRecords,
     MirrorlakeError,
@@ -438,3 +439,24 @@ def test_a_topic_that_was_deleted_is_filled_again_by_the_next_epoch(tmp_path: Pa
     assert again.deliver() == values(0, 1, 2)
     assert [incident[0] for incident in again.incidents] == ["target_topic_remade"]
     assert Relay(tmp_path, remade, epoch=3, **fields).deliver() == values(0, 1, 2), "once"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "kind"),
+    [
+        ("Py4JJavaError", "…\nWorker exited unexpectedly", DeliveryDoubt),
+        ("PythonException", "Traceback …\nmirrorlake.errors.DeliveryDoubt: an earlier attempt", DeliveryDoubt),
+        ("PythonException", "Traceback …\nKeyError: 'x'", DataAtRisk),
+    ],
+)
+def test_a_task_that_ended_is_doubt_unless_the_fault_is_ours(
+    tmp_path: Path, cluster: FakeCluster, name: str, said: str, kind: type[MirrorlakeError]
+) -> None:
+    relay = Relay(tmp_path, cluster)
+
+    def send(*_: object) -> list[Outcome]:
+        raise type(name, (Exception,), {})(said)
+
+    relay.fan_out.bronze.send = send  # type: ignore[method-assign]
+    with pytest.raises(kind, match=f"a Spark task ended: {said.splitlines()[-1]}"):
+        relay.fan_out._run([])

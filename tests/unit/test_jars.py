@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake import jars
+from mirrorlake import jars, session
 from mirrorlake.errors import Unreachable, UsageFault
 
 TWO = jars.Bundle("two", ("org.example:one:1.0", "org.example:two:2.0"))
@@ -156,3 +156,10 @@ def test_a_missing_java_is_a_fault_with_the_command_that_installs_it(
         jars.java()
     assert fault.value.next_step == jars.INSTALL_JAVA
     jars.java.cache_clear()
+
+
+def test_without_pyspark_a_session_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(UsageFault, match="PySpark is not installed") as fault:
+        session.start({}, tmp_path)
+    assert fault.value.next_step == "pip install 'mirrorlake[local]'"

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from mirrorlake.errors import UsageFault
+from mirrorlake.errors import ClusterUnreachable, UsageFault
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs, parse_spec
 from mirrorlake.lab.processes import Process, stop
 from mirrorlake.lab.settings import PORTS, Ports, free_ports, properties_text, server_properties
@@ -173,3 +173,19 @@ def test_a_process_id_used_again_is_not_ours(tmp_path: Path) -> None:
         assert process.alive()
     finally:
         stop([process], grace_seconds=5)
+
+
+def test_a_broker_that_does_not_serve_in_time_is_given_up_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirrorlake.lab.brokers.READY_SECONDS", 0)
+    logs = tmp_path / "broker-0" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "server.log").write_text("still reading its log\n")
+    process = Process.start(SLEEPER, logs / "stdout.log", tmp_path / "broker-0" / "process.json")
+    try:
+        with pytest.raises(ClusterUnreachable, match=r"was not ready within 0 seconds(?s:.*)still reading") as fault:
+            LabCluster(tmp_path, ClusterSpec("slow"), "id", {0: Ports(1, 1, 1)}).await_ready(0, [0])
+    finally:
+        stop([process], grace_seconds=5)
+    assert "--fresh" in fault.value.next_step
