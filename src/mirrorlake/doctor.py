@@ -275,7 +275,7 @@ class Patient:
         needed = ["record headers"] + (["idempotent producers"] if self.writers() else [])
         for name in needed:
             if not can[name]:
-                raise UsageFault(f"{detail}: Mirrorlake cannot do without {name}", "use Kafka 2.1 or newer")
+                raise UsageFault(f"{detail}: Mirrorlake cannot do without {name}", "use Kafka 0.11 or newer")
         warning = "" if can["topic ids"] else NO_TOPIC_IDS
         return Seen(detail, warning, {"release": spoken.release, "capabilities": can})
 

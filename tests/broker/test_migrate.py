@@ -1,13 +1,21 @@
-"""An unchanged mm2.properties as `-c`: it runs, with warnings for what is unsafe."""
+"""An unchanged mm2.properties as `-c`: it runs, with warnings for what is unsafe; and no key of MM2 is unknown."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from harness import Flow, Records, by_partition, finish
 from pyspark.sql import SparkSession
 
+from mirrorlake import jars
 from mirrorlake.lab import Lab
+from mirrorlake.mm2keys import COMMON, KEYS, find
+
+DEFINING = ("MirrorConnectorConfig", "MirrorSourceConfig", "MirrorCheckpointConfig", "MirrorHeartbeatConfig",
+            "MirrorMakerConfig", "MirrorClientConfig", "DefaultTopicFilter$TopicFilterConfig",
+            "DefaultGroupFilter$GroupFilterConfig",
+            "DefaultConfigPropertyFilter$ConfigPropertyFilterConfig")  # fmt: skip
 
 
 def test_an_mm2_file_runs_as_it_is(tmp_path: Path, lab: Lab, spark: SparkSession, records: Records, topic: str) -> None:
@@ -44,3 +52,15 @@ mirrorlake.storage.root = {tmp_path}/state
 def jaas_of(properties: dict[str, str]) -> str:
     """As it stands in a .properties file: backslashes doubled."""
     return properties["sasl.jaas.config"].replace("\\", "\\\\")
+
+
+def test_every_key_that_mm2_itself_defines_has_an_entry() -> None:
+    """Asked of its own classes, of the release that the lab runs."""
+    classes = jars.class_path(jars.resolve(jars.MM2, print))
+    program = str(Path(__file__).parent / "java" / "Keys.java")
+    command = [str(jars.java()), "-XX:TieredStopAtLevel=1", "-cp", classes, program, *DEFINING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    keys = set(done.stdout.split())
+    assert len(keys) > 100
+    assert {key for key in keys if not (find(KEYS, key) or find(COMMON, key))} == set()

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from mirrorlake import doctor, fitness
+from mirrorlake.brokerapi import Spoken
 from mirrorlake.clusters import weaknesses
 from mirrorlake.config import Config, parse
+from mirrorlake.errors import UsageFault
 from mirrorlake.kafka import cure_of, refusal_in
 from mirrorlake.services import LIMITS
 
@@ -81,6 +83,22 @@ def test_a_cluster_without_a_name_stops_at_once(monkeypatch: pytest.MonkeyPatch)
     first, *rest = doctor.examine_cluster(config({"bootstrap_servers": "b:1", "security": SASL}), "b")
     assert (first.what, first.level, rest) == ("configuration", "fault", [])
     assert "no environment variable P" in first.detail
+
+
+def test_a_broker_too_old_is_refused_and_one_without_topic_ids_is_warned_of() -> None:
+    def version(alias: str, highest: dict[int, int]) -> doctor.Seen:
+        return doctor.Patient(config({"bootstrap_servers": "b:1"}), alias, spoken=Spoken(highest, 1.0)).version()
+
+    before_headers, before_ids, now = {0: 2, 1: 3, 3: 2}, {0: 8, 1: 11, 3: 9, 22: 3}, {0: 9, 1: 13, 3: 12, 22: 4}
+    for alias in ("a", "b"):
+        with pytest.raises(UsageFault, match="cannot do without record headers"):
+            version(alias, before_headers)
+        assert "noticed only where it is shorter" in version(alias, before_ids).warning
+        assert version(alias, now).warning == ""
+    without_idempotence = {key: value for key, value in now.items() if key != 22}
+    assert version("a", without_idempotence).warning == ""
+    with pytest.raises(UsageFault, match="cannot do without idempotent producers"):
+        version("b", without_idempotence)
 
 
 def test_the_machine_is_looked_at(tmp_path: Path) -> None:

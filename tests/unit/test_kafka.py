@@ -1,0 +1,81 @@
+"""What becomes of Kafka's errors; real librdkafka, against ports where no Kafka is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from confluent_kafka import KafkaError
+from samples import FakeCluster
+
+from mirrorlake.errors import (
+    AccessRefused,
+    ClusterUnreachable,
+    DataAtRisk,
+    MirrorlakeError,
+    RecordRefused,
+    TopicMissing,
+    Transient,
+    Unreachable,
+)
+from mirrorlake.kafka import Cluster, await_stable_ends, translate
+from mirrorlake.records import TopicPartition
+
+AT = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Connections are taken, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_port_where_nobody_answers_asks_for_advertised_listeners() -> None:
+    nobody = Cluster("a", {"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.3)
+    with pytest.raises(ClusterUnreachable, match="cluster a: metadata: ") as fault:
+        nobody.topic_names()
+    assert "advertised listeners" in fault.value.next_step
+
+
+def test_a_read_that_stops_is_given_up(silent_port: int) -> None:
+    silent = Cluster("a", {"bootstrap.servers": f"127.0.0.1:{silent_port}"}, timeout_seconds=0.3)
+    with pytest.raises(ClusterUnreachable, match=r"cluster a: reading orders\[0\] stopped for 0 s"):
+        list(silent.read_range(AT, 0, 10))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        # An election: another broker will lead, and answers meanwhile that it does not.
+        (KafkaError.NOT_LEADER_FOR_PARTITION, ClusterUnreachable),
+        (KafkaError.LEADER_NOT_AVAILABLE, ClusterUnreachable),
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, ClusterUnreachable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, ClusterUnreachable),
+        (KafkaError._TIMED_OUT, ClusterUnreachable),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, AccessRefused),
+        (KafkaError.MSG_SIZE_TOO_LARGE, RecordRefused),
+        (KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, Unreachable),
+    ],
+)
+def test_the_kind_says_whether_trying_again_helps(code: int, kind: type[MirrorlakeError]) -> None:
+    fault = translate(KafkaError(code), "a", "send")
+    assert type(fault) is kind
+    assert isinstance(fault, Transient) == (kind in (ClusterUnreachable, RecordRefused))
+    assert fault.next_step
+
+
+def test_ends_that_keep_moving_stop_the_recovery() -> None:
+    cluster, now = FakeCluster(), 0.0
+
+    def sleep(_seconds: float) -> None:
+        nonlocal now
+        now += 1
+        cluster.append(AT, b"k", b"v")
+
+    with pytest.raises(DataAtRisk, match="the log ends kept moving for 5 s during recovery") as fault:
+        await_stable_ends(cast(Cluster, cluster), [AT], 2, 5, lambda: now, sleep)
+    assert "existing_records: append" in fault.value.next_step
