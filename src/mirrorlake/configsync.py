@@ -27,9 +27,13 @@ def wanted_settings(source: Settings, rules: ConfigSync) -> dict[str, str | None
 
 
 def setting_changes(wanted: Mapping[str, str | None], there: Settings) -> dict[str, str | None]:
-    """Only the differences: a value to set, None to take the key back. A topic that is not there says nothing yet."""
+    """Only the differences: a value to set, None to take the key back. A topic that is not there says nothing yet.
+
+    A topic lists all keys that its cluster knows: others belong to a newer or older release and are left out.
+    """
     own = {key: setting.value for key, setting in there.items() if setting.origin == "topic"}
-    return {key: value for key, value in sorted(wanted.items()) if own.get(key) != value}
+    known = there or wanted
+    return {key: value for key, value in sorted(wanted.items()) if key in known and own.get(key) != value}
 
 
 def drifted(

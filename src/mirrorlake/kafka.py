@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -64,6 +64,8 @@ _RECORD_FAULTS = [
     KafkaError(code).str()
     for code in (KafkaError.INVALID_TIMESTAMP, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 ]
+_OLD_FORMAT = KafkaError(KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT).str()
+_UNKNOWN_SETTING = re.compile(r"Unknown topic config name: (\S+)")
 _T = TypeVar("_T")
 
 READER_GROUP = "mirrorlake-reader"
@@ -174,7 +176,6 @@ _LASTING = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.SECURITY_DISABLED,
     KafkaError.TOPIC_EXCEPTION,
-    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.UNSUPPORTED_VERSION,
     KafkaError._AUTO_OFFSET_RESET,
@@ -236,6 +237,8 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
         return RecordRefused(said, "the records are sent one by one to find it; on_undeliverable decides")
     if is_access(error):
         return AccessRefused(said, cure_of(error.str()).format(alias=alias))
+    if _OLD_FORMAT in error.str():
+        return Unreachable(said, "the topic keeps a format from before Kafka 0.11: raise its message.format.version")
     if error.code() in _MISSING:
         return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
     if error.code() in _LASTING:
@@ -443,11 +446,21 @@ class Cluster:
         self.create_topics([NewTopicSpec(name, partitions, replication_factor, config)])
 
     def create_topics(self, topics: Iterable[NewTopicSpec]) -> None:
-        """All in one request: hundreds take a second. One that is there already is well."""
-        new = [NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.config)) for t in topics]
-        if new:
-            for name, future in self.admin.create_topics(new, request_timeout=self.timeout_seconds).items():
+        """All in one request: hundreds take a second. One that is there already is well.
+
+        A setting that this release of Kafka does not know is left out.
+        """
+        asked = {topic.name: topic for topic in topics}
+        new = [NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.config)) for t in asked.values()]
+        futures = self.admin.create_topics(new, request_timeout=self.timeout_seconds) if new else {}
+        again = []
+        for name, future in futures.items():
+            if simpler := _without_unknown(asked[name], future):
+                again.append(simpler)
+            else:
                 self._made(f"create topic {name}", future)
+        if again:
+            self.create_topics(again)
 
     def grow_topic(self, name: str, partitions: int) -> None:
         self.grow_topics({name: partitions})
@@ -530,6 +543,14 @@ class Cluster:
             except MirrorlakeError as fault:
                 failed[subject] = fault
         return failed
+
+
+def _without_unknown(topic: NewTopicSpec, future: Any) -> NewTopicSpec | None:
+    """The topic without the setting that this release of Kafka does not know, where it was refused for one."""
+    found = _UNKNOWN_SETTING.search(str(future.exception() or ""))
+    if found is None or found[1] not in topic.config:
+        return None
+    return replace(topic, config={key: value for key, value in topic.config.items() if key != found[1]})
 
 
 def _ops(changes: Mapping[str, str | None]) -> list[ConfigEntry]:

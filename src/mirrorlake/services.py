@@ -112,6 +112,10 @@ NO_SERVERS = {
 
 # --- what an operator must do ---
 
+# Said behind a command, as a comment of the shell: what whoever runs it must be allowed to.
+MANAGE = "   # needs Manage, or the role Azure Event Hubs Data Owner"
+MANAGER = "   # needs the IAM role Manager on the topic"
+
 
 def namespace_of(servers: str) -> str:
     return servers.partition(":")[0].partition(".")[0]
@@ -123,10 +127,10 @@ def create_command(cluster: Cluster, topic: str, partitions: int, replication_fa
     if cluster.kind == "event_hubs":
         return (
             f"az eventhubs eventhub create --resource-group RESOURCE_GROUP --namespace-name {_namespace(cluster)}"
-            f" --name {name} --partition-count {partitions} --cleanup-policy Delete --retention-time 168"
+            f" --name {name} --partition-count {partitions} --cleanup-policy Delete --retention-time 168{MANAGE}"
         )
     if cluster.kind == "event_streams":
-        return f"ibmcloud es topic-create --name {name} --partitions {partitions}"
+        return f"ibmcloud es topic-create --name {name} --partitions {partitions}{MANAGER}"
     factor = f" --replication-factor {replication_factor}" if replication_factor > 0 else ""
     return f"{_kafka_topics(cluster)} --create --topic {name} --partitions {partitions}{factor}"
 
@@ -137,10 +141,10 @@ def grow_command(cluster: Cluster, topic: str, partitions: int) -> str:
     if cluster.kind == "event_hubs":
         return (
             f"az eventhubs eventhub update --resource-group RESOURCE_GROUP --namespace-name {_namespace(cluster)}"
-            f" --name {name} --partition-count {partitions}   # Premium and Dedicated only"
+            f" --name {name} --partition-count {partitions}{MANAGE}; Premium and Dedicated only"
         )
     if cluster.kind == "event_streams":
-        return f"ibmcloud es topic-partitions-set --name {name} --partitions {partitions}"
+        return f"ibmcloud es topic-partitions-set --name {name} --partitions {partitions}{MANAGER}"
     return f"{_kafka_topics(cluster)} --alter --topic {name} --partitions {partitions}"
 
 

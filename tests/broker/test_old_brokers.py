@@ -10,7 +10,7 @@ import pytest
 from harness import Flow, Record, Records, by_partition, wait_until
 
 from mirrorlake import jars
-from mirrorlake.errors import MirrorlakeError, SourceLoss
+from mirrorlake.errors import SourceLoss, Unreachable
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.lab.brokers import make_cluster
 from mirrorlake.lab.processes import Process, stop
@@ -83,9 +83,9 @@ def test_a_target_topic_in_an_old_format_is_refused(
     records.create("source", topic)
     records.send("source", topic, records.numbered(5))
     records.create("elder", f"source.{topic}", message_format_version=BEFORE_HEADERS)
-    with pytest.raises(MirrorlakeError, match="message format") as refused:
+    with pytest.raises(Unreachable, match="Message format") as refused:
         make_flow([topic], ["elder"]).run_once()
-    assert "x" in str(refused.value)
+    assert "message.format.version" in refused.value.next_step
     assert records.read("elder", f"source.{topic}") == {0: []}
 
 
@@ -98,8 +98,6 @@ def test_a_shorter_topic_in_the_old_ones_place_stops_the_flow_whatever_the_polic
     flow.run_once()
     records.cluster("elder").delete_topic(topic)
     wait_until(lambda: not records.cluster("elder").describe([topic]), "the topic to go")
-    with pytest.raises(SourceLoss, match="topic_deleted"):
-        flow.run_once()
     records.create("elder", topic)
     records.send("elder", topic, records.numbered(5, first=100))
     with pytest.raises(SourceLoss, match=r"offsets 5-19 \(log_truncated\)") as stopped:

@@ -58,6 +58,11 @@ def test_only_differences_change_and_the_targets_own_keys_stay() -> None:
     assert setting_changes(wanted, there) == {"retention.ms": None, "segment.bytes": "1"}
 
 
+def test_a_key_that_the_targets_release_does_not_know_is_left_out() -> None:
+    wanted = {"message.format.version": "0.10.2", "retention.ms": "5"}
+    assert setting_changes(wanted, {"retention.ms": TopicSetting("7", "default")}) == {"retention.ms": "5"}
+
+
 def test_a_topic_that_is_not_there_yet_gets_what_is_set() -> None:
     assert setting_changes({"cleanup.policy": "compact", "retention.ms": None}, {}) == {"cleanup.policy": "compact"}
 

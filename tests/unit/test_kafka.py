@@ -59,6 +59,7 @@ def test_a_read_that_stops_is_given_up(silent_port: int) -> None:
         (KafkaError.GROUP_AUTHORIZATION_FAILED, AccessRefused),
         (KafkaError.MSG_SIZE_TOO_LARGE, RecordRefused),
         (KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, Unreachable),
+        (KafkaError.INVALID_REPLICATION_FACTOR, Unreachable),
     ],
 )
 def test_the_kind_says_whether_trying_again_helps(code: int, kind: type[MirrorlakeError]) -> None:

@@ -122,8 +122,10 @@ def test_commands_name_the_place_and_are_safe_to_paste() -> None:
     named = hubs(bootstrap_servers="my-ns.servicebus.windows.net:9093")
     assert "--namespace-name my-ns --name orders --partition-count 4" in create_command(named, "orders", 4)
     assert "--namespace-name NAMESPACE" in create_command(hubs(), "orders", 4)
-    assert create_command(streams(), "o", 3) == "ibmcloud es topic-create --name o --partitions 3"
-    assert grow_command(streams(), "o", 3) == "ibmcloud es topic-partitions-set --name o --partitions 3"
+    manager = "   # needs the IAM role Manager on the topic"
+    assert create_command(streams(), "o", 3) == f"ibmcloud es topic-create --name o --partitions 3{manager}"
+    assert grow_command(streams(), "o", 3) == f"ibmcloud es topic-partitions-set --name o --partitions 3{manager}"
+    assert "needs Manage, or the role" in create_command(named, "orders", 4)
     plain = config(bootstrap_servers="k:9092").clusters["a"]
     wanted = "kafka-topics --bootstrap-server k:9092 --create --topic o --partitions 3 --replication-factor 2"
     assert create_command(plain, "o", 3, 2) == wanted

@@ -86,7 +86,7 @@ COMPACT = {"cleanup.policy": TopicSetting("compact"), "retention.ms": TopicSetti
 
 def test_new_topics_begin_as_on_the_source_and_others_change_where_looked_at() -> None:
     source = Side(SOURCE, dict.fromkeys(NAMES, COMPACT))
-    there = {"src.b": {"retention.ms": TopicSetting("1")}}
+    there = {"src.b": {"retention.ms": TopicSetting("1"), "cleanup.policy": TopicSetting("delete", "default")}}
     plan = plan_target(wish(), Look(source, Side(EXISTING, there)))
     assert plan.alters == {
         "src.a": {"cleanup.policy": "compact"},
