@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.offsets import OffsetMap, OffsetMaps, Stairs
@@ -115,11 +116,27 @@ class Link:
         name, found = self.names[source.topic], self.maps.of(source)
         if name not in self.targets:
             return f"there is no topic {name}"
+        found = found or self._empty(source)
         if found is None or found.target.topic != name:
             return "nothing of it was relayed yet"
         if found.target_topic_id and self.targets[name].id and found.target_topic_id != self.targets[name].id:
             return f"{name} was made anew since it was filled: `mirrorlake repair` fills it again"
         return found
+
+    def _empty(self, source: SourcePartition) -> OffsetMap | None:
+        """Of a partition without records the ledger says nothing, and all of it is there: its copy begins at 0.
+
+        Not where others were copied to the same place: an earlier topic of this name, or a partition that shares it.
+        """
+        there, position = self.targets[self.names[source.topic]], self.complete.get(source)
+        place = TopicPartition(there.name, source.partition)
+        if position is None or place in self._filled or place.partition >= there.partitions:
+            return None
+        return OffsetMap(place, there.id, (), position, position, 0)
+
+    @cached_property
+    def _filled(self) -> set[TopicPartition]:
+        return self.maps.filled()
 
 
 def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:

@@ -176,3 +176,8 @@ class OffsetMaps:
         """The youngest incarnation of each source partition: what can be said while the source is away."""
         with self._lock:
             return {TopicPartition(source.topic, source.partition): source for source in self._drafts}
+
+    def filled(self) -> set[TopicPartition]:
+        """Target partitions that hold copies, or are about to."""
+        with self._lock:
+            return {draft.target for draft in self._drafts.values()}

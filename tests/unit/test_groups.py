@@ -173,15 +173,12 @@ class Side:
 
 @dataclass
 class Relaying:
-    """A relay that keeps its ledger as ours does: copies as runs, what would return as skips."""
+    """A relay that keeps its ledger as ours does: nothing before the first record, then copies as runs, and skips."""
 
     source: Side
     target: Side
     next_offset: int = 0
     entries: list[Entry] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.note(BASELINE, 0, -1, None)
 
     def note(self, kind: str, first: int, last: int, place: int | None) -> None:
         at, to = SourcePartition("orders", self.source.name, 0), TopicPartition("orders", 0)
@@ -206,6 +203,8 @@ class Relaying:
         for offset in range(self.next_offset, min(self.next_offset + count, len(self.source.log))):
             record, place = self.source.log[offset], None
             self.next_offset = offset + 1
+            if record and not self.entries:
+                self.note(BASELINE, offset, offset - 1, None)
             if record and record[0] == self.source.name:
                 place = len(self.target.log)
                 self.target.log.append(record)
@@ -331,6 +330,23 @@ def test_why_there_is_no_way_is_said() -> None:
         "new": "nothing of it was relayed yet",
         "gone": "there is no topic eu.gone",
     }
+
+
+def test_an_empty_partition_begins_there_at_0_unless_others_are_there() -> None:
+    """The ledger says nothing of it; ingest has looked, and all of it is there."""
+    taken = TopicPartition("eu.orders", 1)
+    maps = OffsetMaps([Entry("f", "us", BASELINE, 1, SourcePartition("orders", "s", 5), 0, -1, taken, "t", None, 0, 0)])
+    sources = {"orders": TopicInfo("orders", "s", 5, 1)}
+    targets = {"eu.orders": TopicInfo("eu.orders", "t", 4, 1)}
+    complete = {SourcePartition("orders", "s", number): offset for number, offset in [(0, 0), (1, 0), (3, 7), (4, 0)]}
+    link = Link({"orders": "eu.orders"}, sources, targets, maps, complete)
+    opened, closed = along(link)
+    assert [(way.to, way.stairs(9), way.begin, way.complete) for way in opened] == [
+        (TopicPartition("eu.orders", 0), 0, 0, 0),
+        (TopicPartition("eu.orders", 3), 0, 7, 7),  # markers only, or begun at the latest
+    ]
+    assert {at.partition for at in closed} == {1, 2, 4}, "shared, not looked at yet, and without a place of its own"
+    assert [(way.start.partition, way.stairs(0)) for way in against(link)] == [(0, 0), (3, 7)]
 
 
 def test_partitions_that_share_one_there_have_the_earliest_place() -> None:
