@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,8 @@ from mirrorlake.links import Storage
 from mirrorlake.records import SourcePartition
 from mirrorlake.relay import Relay
 from mirrorlake.tables import ensure_ops
-from mirrorlake.topics import relay_specs
+from mirrorlake.targets import refuse_misnamed
+from mirrorlake.topics import fit_names, flow_topics, relay_specs
 from mirrorlake.upkeep import Every, Upkeep
 from mirrorlake.world import (
     Say,
@@ -230,13 +231,20 @@ class Run:
         ledger.close()
 
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
+        known = world.clusters[flow.source].topic_names() if flow.patterns else flow.topics
+        self._refuse_names(flow, known)
         clean = self._outlive_the_last_runner(world, flow)
-        known = world.clusters[flow.source].topic_names() if flow.patterns else ()
         pauses = control.Pauses(world.root, flow.name)
         return [
             Relay(world, flow, spec, lease, ledger, pauses, self.once, clean, stopping=self.stopping)
             for spec in relay_specs(self.config, flow, known)
         ]
+
+    def _refuse_names(self, flow: Flow, known: Iterable[str]) -> None:
+        """All topics of a flow together: those that cannot have their names at once may be in different tables."""
+        topics = flow_topics(self.config, flow, known)
+        for target in flow.targets:
+            refuse_misnamed(target.cluster, fit_names(self.config, flow, target, topics)[1])
 
     def _outlive_the_last_runner(self, world: World, flow: Flow) -> bool:
         """Did it stop cleanly? If not, some process of it may still live."""
@@ -359,9 +367,10 @@ class Run:
             relay.refresh()
         elders = {relay.flow.name: relay for relay in relays if relay.flow.patterns}
         for elder in elders.values():
-            known = {relay.spec.table for relay in relays}
-            for spec in relay_specs(self.config, elder.flow, elder.source.topic_names()):
-                if spec.table not in known:
+            tables, known = {relay.spec.table for relay in relays}, elder.source.topic_names()
+            for spec in relay_specs(self.config, elder.flow, known):
+                if spec.table not in tables:
+                    self._refuse_names(elder.flow, known)
                     relays.append(elder.sibling(spec))
                     self._start(relays[-1])
 

@@ -287,11 +287,7 @@ def _acls(wish: Wish, look: Look) -> AclChanges:
 
 def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
     """Make and grow topics; where one cannot be, nothing is done."""
-    for topic, reason in plan.misnamed.items():
-        raise UsageFault(
-            f"cluster {plan.target}: topic {topic} {reason}",
-            "choose another naming policy or separator, or exclude the topic",
-        )
+    refuse_misnamed(plan.target, plan.misnamed)
     if plan.refusals:
         said = "; ".join(f"topic {name} {reason}" for name, reason in plan.refusals.items())
         lines = "\n".join(plan.commands.values())
@@ -303,6 +299,14 @@ def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
         for name, partitions in plan.creates.items()
     )
     cluster.grow_topics(plan.grows)
+
+
+def refuse_misnamed(target: str, misnamed: Mapping[str, str]) -> None:
+    for topic, reason in misnamed.items():
+        raise UsageFault(
+            f"cluster {target}: topic {topic} {reason}",
+            "choose another naming policy or separator, or exclude the topic",
+        )
 
 
 def _set_only(changes: Changes) -> dict[str, str]:

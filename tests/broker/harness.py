@@ -29,6 +29,8 @@ from mirrorlake.tables import FolderTables
 from mirrorlake.world import connect
 
 Header = tuple[str, bytes | None]
+LOCAL = {19092: "source", 29092: "target"}
+"""The ports of the examples, and the clusters that stand for them here."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,18 @@ class Flow:
 
     def start(self, *arguments: str, environment: dict[str, str] | None = None) -> Command:
         return self.command("run", "-c", str(self.write()), *arguments, environment=environment)
+
+
+def example(folder: Path, lab: Lab, name: str, topic: str) -> Path:
+    """A file of `conf/` as it stands, but for addresses and the topic."""
+    text = (Path(__file__).parents[2] / "conf" / name).read_text()
+    addresses = {f"localhost:{port}": lab.cluster(alias).bootstrap_servers for port, alias in LOCAL.items()}
+    for written, meant in {**addresses, "my-topic": topic}.items():
+        assert written in text
+        text = text.replace(written, meant)
+    path = folder / name
+    path.write_text(text)
+    return path
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,10 +12,15 @@ import pytest
 import yaml
 from harness import Record, Records, flat
 from pyspark.sql import SparkSession
+from test_groups import commit
 
 from mirrorlake import inspection
 from mirrorlake.config import Config, load
 from mirrorlake.lab import Lab
+from mirrorlake.links import Storage
+from mirrorlake.names import naming_policy
+from mirrorlake.provenance import digest, find
+from mirrorlake.records import TopicPartition
 from mirrorlake.runner import Run
 from mirrorlake.tables import FolderTables
 from mirrorlake.world import connect
@@ -109,6 +115,19 @@ def test_identity_replication(mesh: Mesh, records: Records, spark: SparkSession,
         assert values(records, cluster, topic) == everything(["source", "target"], MANY)
         assert left_out(tmp_path, cluster) == MANY, "what came from there does not go back, and the ledger says so"
     assert audits_are_well(config, tmp_path)
+    what_was_left_out_is_explained(config, records, topic, tmp_path)
+
+
+def what_was_left_out_is_explained(config: Config, records: Records, topic: str, tmp_path: Path) -> None:
+    """By the audit with its reason; by translation with the original, from which it came."""
+    clusters, tables = connect(config, list(config.flows.values())), FolderTables(tmp_path / "state")
+    flow, each = config.flow("source"), MANY // PARTITIONS
+    found = inspection.run_audit(config, flow, clusters, tables).findings
+    skipped = [(f.kind, f.records, f.detail) for f in found if f.kind == "skipped"]
+    assert skipped == [("skipped", each, "loop: the record comes from the target")] * PARTITIONS
+    commit(records, "source", f"{topic}.shop", topic, each + 2000)  # 2,000 copies after all of its own
+    (line,) = Storage(config, tables, clusters).passage(flow, flow.targets[0]).look([f"{topic}.shop"])
+    assert (line.target_offset, line.ahead, line.decision) == (2000, 0, "write")
 
 
 @pytest.mark.parametrize("naming", ["default", "identity"])
@@ -156,3 +175,52 @@ def test_three_clusters_in_a_ring(
     for cluster in THREE:
         assert values(records, cluster, topic) == everything(THREE, FEW)
     assert audits_are_well(config, tmp_path)
+
+
+# --- a naming policy of one's own ---
+
+
+@pytest.fixture
+def by_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The class that docs/topics.md shows, where Python finds it."""
+    page = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
+    (tmp_path / "regions.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "python:regions:ByRegion"
+
+
+def test_a_ring_by_a_naming_policy_of_ones_own(
+    mesh: Mesh, records: Records, spark: SparkSession, topic: str, tmp_path: Path, by_region: str
+) -> None:
+    """Names tell the way and lead back, provenance counts the hops, and the third is cut by name."""
+    links = {"source": ["target"], "target": ["hubs"], "hubs": ["source"]}
+    config, policy = mesh(links, by_region, [rf"(.*-eu-)?{topic}"], max_hops=3), naming_policy(by_region, ".")
+    begin(records, topic, THREE, FEW)
+    run(config, spark, times=2)
+    for here, before, first in (
+        ("target", "source", "hubs"),
+        ("hubs", "target", "source"),
+        ("source", "hubs", "target"),
+    ):
+        once, twice = f"{before}-eu-{topic}", f"{before}-eu-{first}-eu-{topic}"
+        assert sorted(name for name in records.cluster(here).topic_names() if topic in name) == sorted(
+            [topic, once, twice]
+        )
+        for name, origin, hops in ((once, before, 1), (twice, first, 2)):
+            assert values(records, here, name) == everything([origin], FEW)
+            assert hops_of(records, here, name) == {(hops, digest(records.cluster(origin).cluster_id()))}
+        assert policy.source_of(twice) == before
+        assert policy.upstream_topic(policy.upstream_topic(twice) or "") == topic
+    assert audits_are_well(config, tmp_path)
+    clusters, tables = connect(config, list(config.flows.values())), FolderTables(tmp_path / "state")
+    for flow in config.flows.values():
+        (target,) = inspection.make_plan(config, flow, clusters, tables).targets
+        assert (target.creates, target.misnamed) == ({}, {}), "nothing goes home"
+
+
+def hops_of(records: Records, cluster: str, topic: str) -> set[tuple[int, bytes]]:
+    at = TopicPartition(topic, 0)
+    messages = records.cluster(cluster).read_range(at, 0, records.cluster(cluster).log_ends([at])[at])
+    found = [find(message.headers()) for message in messages]
+    return {(came.hops, came.origin) for came in found if came}

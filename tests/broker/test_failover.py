@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka import Consumer, KafkaError, Producer
-from harness import Records, wait_until
+from harness import Records, example, wait_until
 from pyspark.sql import SparkSession
+from test_groups import commit, committed
 from typer.testing import CliRunner
 
 from mirrorlake import jars
 from mirrorlake.cli import app
-from mirrorlake.config import load
+from mirrorlake.config import load, with_root
 from mirrorlake.kafka import QUIET
 from mirrorlake.lab import Lab
 from mirrorlake.records import TopicPartition
@@ -38,9 +38,9 @@ Read = tuple[int, bytes | None]
 
 @dataclass
 class Drill:
-    """Two clusters, a flow in each direction, the same topic name on both, as applications want it."""
+    """`conf/active-passive.yml`: a flow in each direction, the same topic name on both, as applications want it."""
 
-    folder: Path
+    path: Path
     lab: Lab
     spark: SparkSession
     records: Records
@@ -49,25 +49,16 @@ class Drill:
     trace: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
-    def path(self) -> Path:
-        return self.folder / "both.yml"
-
-    def write(self) -> None:
-        def flow(source: str, target: str) -> dict[str, Any]:
-            aim = {"cluster": target, "naming": "identity", "existing_records": "append"}
-            return {"source": source, "topics": [TOPIC], "targets": [{**aim, "groups": {"sync": source == "source"}}]}
-
-        clusters = {alias: self.lab.cluster(alias).cluster_yaml() for alias in ("source", "target")}
-        flows = {"out": flow("source", "target"), "home": flow("target", "source")}
-        flows["out"]["heartbeats"] = {"enabled": True}
-        content = {"storage": {"root": str(self.folder / "state")}, "clusters": clusters, "flows": flows}
-        self.path.write_text(yaml.safe_dump(content))
+    def root(self) -> Path:
+        return self.path.parent / "state"
 
     def run(self, *flows: str) -> None:
-        Run(load(self.path).select(flows), once=True, spark=self.spark)()
+        Run(with_root(load(self.path), self.root).select(flows), once=True, spark=self.spark)()
 
     def command(self, *arguments: str) -> Any:
-        return CliRunner().invoke(app, [*arguments, "-c", str(self.path)], catch_exceptions=True)
+        return CliRunner().invoke(
+            app, [*arguments, "-c", str(self.path), "--root", str(self.root)], catch_exceptions=True
+        )
 
     def consume(self, cluster: str, group: str, count: int | None) -> None:
         """A member of the group that processes so many records (all: None), commits, and dies."""
@@ -127,14 +118,14 @@ def compacted(records: Records) -> bool:
 @pytest.fixture(scope="module")
 def drill(tmp_path_factory: pytest.TempPathFactory, lab: Lab, spark: SparkSession, records: Records) -> Drill:
     compact = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.001"}
-    made = Drill(tmp_path_factory.mktemp("failover"), lab, spark, records)
+    path = example(tmp_path_factory.mktemp("failover"), lab, "active-passive.yml", TOPIC)
+    made = Drill(path, lab, spark, records)
     records.cluster("source").create_topic(TOPIC, PARTITIONS, 1, {**compact, "max.compaction.lag.ms": "1000"})
     records.cluster("target").create_topic(TOPIC, PARTITIONS, 1, {})
     wait_until(lambda: records.arrived("source", TOPIC, 0) and records.arrived("target", TOPIC, 0), "leaders")
     # The same few keys again and again: of the first ones compaction leaves little.
     produce(records, "source", "eu", [20] * 8 + [60, 31, 40, 17], aborts={9})
     wait_until(lambda: compacted(records), "compaction", 60)
-    made.write()
     return made
 
 
@@ -166,7 +157,7 @@ def test_twenty_groups_fail_over_and_home_again_and_each_record_is_read_once(dri
     drill.run("out")
     everything = drill.whole("source")
     assert sorted(everything) == sorted(drill.whole("target"))
-    moved = drill.command("failover", "--target", "target", "--flow", "out", "--back", "--apply", "--json")
+    moved = drill.command("failover", "--target", "us", "--flow", "out", "--back", "--apply", "--json")
     assert moved.exit_code == 0, moved.output
     drill.consume_all("source", dict.fromkeys(GROUPS))
     for group in GROUPS:
@@ -193,16 +184,31 @@ def the_real_client_agrees(drill: Drill) -> None:
     program = Path(__file__).parent / "java" / "RemoteClusters.java"
     classes = jars.class_path(jars.resolve(jars.MM2, lambda _: None))
     servers = drill.lab.cluster("target").bootstrap_servers
-    command = [str(jars.java()), "-XX:TieredStopAtLevel=1", "-cp", classes, str(program), servers, "source", GROUPS[0]]
+    command = [str(jars.java()), "-XX:TieredStopAtLevel=1", "-cp", classes, str(program), servers, "eu", GROUPS[0]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answers = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    rows = (
-        FolderTables(drill.folder / "state").read("ops.group_checkpoints", group_id=GROUPS[0], flow="out").to_pylist()
-    )
+    rows = FolderTables(drill.root).read("ops.group_checkpoints", group_id=GROUPS[0], flow="out").to_pylist()
     newest = {row["partition"]: row["target_offset"] for row in sorted(rows, key=lambda row: row["at"])}
     assert answers["offsets"] == "{" + ", ".join(f"{TOPIC}-{n}={offset}" for n, offset in sorted(newest.items())) + "}"
     assert answers["hops"] == "1"
-    assert answers["upstream"] == "[source]"
-    assert "source.heartbeats" in answers["heartbeats"]
-    assert answers["checkpoints"] == "[source.checkpoints.internal]"
+    assert answers["upstream"] == "[eu]"
+    assert "eu.heartbeats" in answers["heartbeats"]
+    assert "eu.checkpoints.internal" in answers["checkpoints"]
+
+
+def test_active_active_a_group_that_reads_both_sides_stands_in_both(
+    tmp_path: Path, lab: Lab, spark: SparkSession, records: Records, topic: str
+) -> None:
+    """`conf/active-active.yml`: what began there is read from its original there, what began here from its copy."""
+    config = with_root(load(example(tmp_path, lab, "active-active.yml", topic)), tmp_path / "state")
+    for cluster in ("source", "target"):
+        records.create(cluster, topic)
+        records.send(cluster, topic, records.numbered(10))
+    Run(config, once=True, spark=spark)()
+    group, (own, copy) = f"{topic}.shop", (topic, f"us.{topic}")
+    commit(records, "source", group, own, 7)
+    commit(records, "source", group, copy, 4)
+    Run(config, once=True, spark=spark)()
+    found = {at.topic: held.offset for at, held in committed(records, "target", group).items()}
+    assert found == {f"eu.{topic}": 7, topic: 4}

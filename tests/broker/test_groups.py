@@ -21,7 +21,7 @@ from mirrorlake.consumers import Commit, Consumers
 from mirrorlake.errors import DataAtRisk
 from mirrorlake.failover import away, move, prepare
 from mirrorlake.groupkeeper import GroupKeeper
-from mirrorlake.groups import Line, Tag, checkpoint_rows
+from mirrorlake.groups import Line, Passage, Tag, checkpoint_rows
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab import Lab
 from mirrorlake.ledger import LedgerWriter, entry_from_row
@@ -34,9 +34,9 @@ from mirrorlake.world import World, connect, now
 
 @pytest.fixture
 def make_handmade(tmp_path: Path, lab: Lab, records: Records, topic: str) -> Callable[..., Handmade]:
-    def make(partitions: int = 1, **groups: object) -> Handmade:
+    def make(partitions: int = 1, target: str = "target", **groups: object) -> Handmade:
         records.create("source", topic, partitions)
-        flow = Flow(tmp_path, lab, None, [topic], ["target"], {"target": {"groups": groups}})  # type: ignore[arg-type]
+        flow = Flow(tmp_path, lab, None, [topic], [target], {"target": {"groups": groups}})  # type: ignore[arg-type]
         return Handmade(flow, records, topic)
 
     return make
@@ -67,11 +67,15 @@ def committed(records: Records, cluster: str, group: str) -> dict[TopicPartition
     return Consumers(records.cluster(cluster)).offsets([group])[group]
 
 
+def look(relay: Flow, *groups: str) -> tuple[Passage, list[Line]]:
+    config = relay.config()
+    flow = config.flow(relay.name)
+    passage = Storage(config, FolderTables(relay.root), connect(config, [flow])).passage(flow, flow.targets[0])
+    return passage, passage.look(groups)
+
+
 def sync(made: Handmade, *groups: str, dry: bool = False) -> list[Line]:
-    config = made.flow.config()
-    flow = config.flow(made.flow.name)
-    passage = Storage(config, FolderTables(made.flow.root), connect(config, [flow])).passage(flow, flow.targets[0])
-    lines = passage.look(groups)
+    passage, lines = look(made.flow, *groups)
     return lines if dry else passage.commit(lines)
 
 
@@ -143,6 +147,20 @@ def test_a_group_in_use_there_or_further_there_is_left_alone(
     assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 9
 
 
+def test_a_target_over_ssl(make_handmade: Callable[..., Handmade], records: Records, topic: str) -> None:
+    """SASL_SSL, as Event Hubs and most services are reached: read, commit, read back, and MM2's checkpoints."""
+    made = make_handmade(target="hubs", sync=True)
+    records.send("source", topic, records.numbered(10))
+    group, at = f"{topic}.shop", TopicPartition(made.copy, 0)
+    commit(records, "source", group, topic, 7)
+    keeper, ledger = make_keeper(made, lambda _text: None)
+    made.relay()
+    keeper.work()
+    ledger.close()
+    assert committed(records, "hubs", group) == {at: Commit(7, str(Tag("flow", 7)))}
+    assert [checkpoint.target_offset for checkpoint in checkpoints_of(records, group, "hubs")] == [7]
+
+
 def test_bounds_and_incarnations_are_said(make_handmade: Callable[..., Handmade], records: Records, topic: str) -> None:
     made = make_handmade()
     group = f"{topic}.shop"
@@ -206,22 +224,28 @@ def expected(
     }  # fmt: skip
 
 
-def test_a_running_flow_keeps_groups_in_step_in_the_table_on_the_target_and_in_mm2s_topics(
-    make_handmade: Callable[..., Handmade], records: Records, topic: str
-) -> None:
+def make_keeper(made: Handmade, say: Callable[[str], None]) -> tuple[GroupKeeper, LedgerWriter]:
+    """What a running flow has for its groups; what is relayed by hand from now on goes through its ledger."""
+    config = made.flow.config()
+    flow, target = config.flow("flow"), config.flow("flow").targets[0]
+    clusters = connect(config, [flow])
+    world = World(config, made.flow.root, None, made.tables, clusters, {target.cluster: "t"}, {})  # type: ignore[arg-type]
+    ledger = LedgerWriter(made.tables, "ops.ledger", 0.01)
+    keeper = GroupKeeper(world, flow, target, ledger, lambda _f, _t: {}, [], lambda _ends: [], say)
+    keeper.keepers = [keeper]
+    made.tables = Hearing(ledger, made.tables)  # type: ignore[assignment]
+    return keeper, ledger
+
+
+def test_offset_syncs_topics_on_target(make_handmade: Callable[..., Handmade], records: Records, topic: str) -> None:
+    """A running flow keeps groups in step: in the table, on the target, and in MM2's topics there."""
     made = make_handmade(sync=True, mm2_offset_syncs="target")
     made.relay(until=0)
-    config = made.flow.config()
-    flow, root = config.flow("flow"), made.flow.root
-    clusters = connect(config, [flow])
-    world = World(config, root, None, made.tables, clusters, {"target": "t"}, {})  # type: ignore[arg-type]
-    ledger, said = LedgerWriter(made.tables, "ops.ledger", 0.01), list[str]()
-    keeper = GroupKeeper(world, flow, flow.targets[0], ledger, lambda _f, _t: {}, [], lambda _ends: [], said.append)
-    keeper.keepers = [keeper]
+    said = list[str]()
+    keeper, ledger = make_keeper(made, said.append)
     group = f"{topic}.shop"
     records.send("source", topic, records.numbered(10))
     commit(records, "source", group, topic, 4)
-    made.tables, heard = Hearing(ledger, made.tables), made.tables  # type: ignore[assignment]
     made.relay()
     keeper.tend()
     keeper.tend()  # not due yet
@@ -229,15 +253,49 @@ def test_a_running_flow_keeps_groups_in_step_in_the_table_on_the_target_and_in_m
     ledger.close()
     assert said == [f"target target: 1 positions of groups written: {group}"]
     assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 4
-    rows = heard.read("ops.group_checkpoints", group_id=group).sort_by("at").to_pylist()
+    rows = checkpoint_table(made, group)
     assert [(row["source_offset"], row["target_offset"]) for row in rows] == [(4, 4), (4, 4)], "written, then kept"
     assert [row["decision"] for row in rows] == ["written: not committed there yet", "keep: stands there already"]
-    checkpoints = [decode_checkpoint(m.key(), m.value()) for m in read_topic(records, "source.checkpoints.internal")]
-    ours = [c for c in checkpoints if c.group == group]
-    assert set(ours) == {Checkpoint(group, TopicPartition(made.copy, 0), 4, 4, str(Tag("flow", 4)))}
+    assert set(checkpoints_of(records, group)) == {
+        Checkpoint(group, TopicPartition(made.copy, 0), 4, 4, str(Tag("flow", 4)))
+    }
     syncs = {m.key(): m.value() for m in read_topic(records, "mm2-offset-syncs.source.internal")}
     key, value = OffsetSync(TopicPartition(topic, 0), 9, 9).encode()
     assert syncs[key] == value
+    there = "mm2-offset-syncs.target.internal"  # a real MM2 may have made it
+    assert there not in records.cluster("source").topic_names() or key not in {
+        message.key() for message in read_topic(records, there, "source")
+    }
+
+
+def test_no_checkpoints_if_no_records_are_mirrored(
+    make_handmade: Callable[..., Handmade], records: Records, topic: str
+) -> None:
+    made = make_handmade(sync=True)
+    keeper, ledger = make_keeper(made, lambda _text: None)
+    group = f"{topic}.shop"
+    records.send("source", topic, records.numbered(10))
+    records.create("target", made.copy)
+    commit(records, "source", group, topic, 4)
+    keeper.work()
+    assert [row["decision"] for row in checkpoint_table(made, group)] == ["none: nothing of it was relayed yet"]
+    made.relay()
+    keeper.work()
+    ledger.close()
+    assert [checkpoint.target_offset for checkpoint in checkpoints_of(records, group)] == [4]
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 4
+
+
+def checkpoint_table(made: Handmade, group: str) -> list[dict[str, Any]]:
+    rows = FolderTables(made.flow.root).read("ops.group_checkpoints", group_id=group)
+    found: list[dict[str, Any]] = rows.sort_by("at").to_pylist()
+    return found
+
+
+def checkpoints_of(records: Records, group: str, cluster: str = "target") -> list[Checkpoint]:
+    messages = read_topic(records, "source.checkpoints.internal", cluster)
+    found = [decode_checkpoint(message.key(), message.value()) for message in messages]
+    return [checkpoint for checkpoint in found if checkpoint.group == group]
 
 
 @dataclass
@@ -251,10 +309,10 @@ class Hearing:
         self.ledger.add([entry_from_row(row) for row in rows.to_pylist()])
 
 
-def read_topic(records: Records, topic: str) -> list[Any]:
+def read_topic(records: Records, topic: str, cluster: str = "target") -> list[Any]:
     at = TopicPartition(topic, 0)
-    end = records.cluster("target").log_ends([at])[at]
-    return list(records.cluster("target").read_range(at, 0, end))
+    end = records.cluster(cluster).log_ends([at])[at]
+    return list(records.cluster(cluster).read_range(at, 0, end))
 
 
 def test_failover_refuses_where_records_would_be_lost_or_read_again_unless_told_otherwise(
@@ -274,6 +332,12 @@ def test_failover_refuses_where_records_would_be_lost_or_read_again_unless_told_
     assert isinstance(refused.exception, DataAtRisk)
     assert refused.exception.exit_code == 4
     assert committed(records, "target", group) == {}, "refused, so nothing moved"
+    forced = CliRunner().invoke(app, [*command, "--apply", "--force"])
+    assert forced.exit_code == 0, forced.output
+    assert (
+        f"objection: group {group}, {topic}[0] at 8: 2 offsets that it has read are not on target yet" in forced.output
+    )
+    assert committed(records, "target", group)[TopicPartition(made.copy, 0)].offset == 6, "it reads 6 and 7 again"
     made.relay()
     with member(records, "source", group, topic):
         (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)

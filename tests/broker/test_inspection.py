@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from harness import Flow, Records, finish
 
 from mirrorlake import inspection
 from mirrorlake.doctor import examine
+from mirrorlake.errors import UsageFault
 from mirrorlake.tables import FolderTables
 from mirrorlake.world import connect
 
@@ -49,6 +52,38 @@ def test_a_topic_that_may_not_be_made_is_refused_with_its_reason(
     code, said = finish(flow.start("--once"))
     assert code == 3, said
     assert f"--create --topic source.{topic} --partitions 1" in said
+
+
+POLICY = """class Clashing:
+    def target_topic(self, source, topic):
+        return topic.lower() if topic.endswith(("A", "a")) else f"{source}/{topic}"
+
+    def source_of(self, topic):
+        return None
+
+    upstream_topic = source_of
+"""
+
+
+def test_names_that_clash_or_are_illegal_are_refused_before_anything_runs(
+    make_flow: Callable[..., Flow], records: Records, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clashing.py").write_text(POLICY)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [f"{topic}-A", f"{topic}-a", f"{topic}-slash"]
+    for name in names:
+        records.create("source", name)
+        records.send("source", name, records.numbered(1))
+    flow = make_flow(names, target={"naming": "python:clashing:Clashing"})
+    (target,) = plan_of(flow)["targets"]  # type: ignore[misc]
+    reasons = [f"would be {topic}-a, as {topic}-A already is", f"would be source/{topic}-slash, which Kafka does not"]
+    assert list(target["refusals"]) == names[1:]
+    for said, reason in zip(target["refusals"].values(), reasons, strict=True):
+        assert said.startswith(reason)
+    with pytest.raises(UsageFault, match="choose another naming policy"):
+        flow.run_once()
+    assert not [name for name in records.cluster("target").topic_names() if topic in name]
+    assert not list(flow.root.glob("tables/bronze/*")), "and nothing was read"
 
 
 def test_the_doctor_goes_step_by_step_and_stops_at_the_first_fault(

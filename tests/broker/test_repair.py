@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from harness import Flow, Record, Records, wait_until
+from test_groups import commit, look
 
 from mirrorlake.errors import ExistingRecords, TargetDiverged, Undeliverable
 from mirrorlake.repair import apply_repairs, make_repairs
@@ -65,6 +66,7 @@ def test_a_record_too_large_is_set_aside_or_stops_and_is_sent_once_it_fits(
     assert records.read("target", f"source.{topic}")[0] == small
     (letter,) = flow.rows("ops.dead_letters")
     assert (letter["source_offset"], letter["reason"]) == (5, "larger than the target takes")
+    assert translated(flow, records, topic, 4, 5, 6, 11) == [4, 5, 5, 10], "a dead letter leaves no hole"
     with pytest.raises(Undeliverable, match="still larger"):
         repair(flow)
     raise_limit(records, f"source.{topic}")
@@ -72,6 +74,14 @@ def test_a_record_too_large_is_set_aside_or_stops_and_is_sent_once_it_fits(
     assert records.read("target", f"source.{topic}")[0] == [*small, large]
     assert plans(flow) == []
     assert flow.audit().ok
+
+
+def translated(flow: Flow, records: Records, topic: str, *offsets: int) -> list[int | None]:
+    """Where groups that stand at these offsets go on at the target."""
+    for offset in offsets:
+        commit(records, "source", f"{topic}.{offset:02}", topic, offset)
+    _, lines = look(flow, *(f"{topic}.{offset:02}" for offset in offsets))
+    return [line.target_offset for line in sorted(lines, key=lambda line: line.group)]
 
 
 def raise_limit(records: Records, topic: str) -> None:
