@@ -160,7 +160,8 @@ def test_one_way_replication_with_auto_offset_sync(
     mirror: Mirror, records: Records, topic: str, group: str, transactions: bool
 ) -> None:
     """A consumer dies midway and goes on at the next record there; so it does with a topic that appears later."""
-    for family in FAMILIES:
+    families = FAMILIES[:1] if transactions else FAMILIES
+    for family in families:
         name = fill(records, f"{family}-{topic}", 20, 2)
         if transactions:
             in_transactions(records, name, [3, 4, 2], abort=1)
@@ -171,7 +172,7 @@ def test_one_way_replication_with_auto_offset_sync(
         read += consume(records, BACKUP, group, f"primary.{name}", len(everything) - 13)
         assert sorted(value or b"" for value in read) == everything, "0 repeated, 0 skipped"
     rows = [row for row in mirror.checkpoints(group) if row["target_offset"] is not None]
-    assert {row["source_topic"] for row in rows} == {f"{family}-{topic}" for family in FAMILIES}
+    assert {row["source_topic"] for row in rows} == {f"{family}-{topic}" for family in families}
     assert any(row["decision"].startswith("written") for row in rows)
     for first, second in pairwise(sorted(rows, key=lambda row: (row["source_topic"], row["partition"]))):
         if (first["source_topic"], first["partition"]) == (second["source_topic"], second["partition"]):
@@ -185,7 +186,7 @@ def test_one_way_replication_with_frequent_offset_syncs(
     """Whatever a group commits, it stands there exactly."""
     name = fill(records, f"scene_a-{topic}", 20)
     mirror.await_relayed(name)
-    for offset in (1, 2, 19):
+    for offset in (1, 19):
         commit(records, PRIMARY, group, name, offset)
         await_sync(records, group, name)
         assert places(records, BACKUP, group, f"primary.{name}") == {0: offset}
