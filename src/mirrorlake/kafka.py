@@ -65,7 +65,7 @@ _RECORD_FAULTS = [
     for code in (KafkaError.INVALID_TIMESTAMP, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 ]
 _OLD_FORMAT = KafkaError(KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT).str()
-_UNKNOWN_SETTING = re.compile(r"Unknown topic config name: (\S+)")
+_UNKNOWN_SETTING = re.compile(r"Unknown topic config name: ([\w.-]+)")
 _T = TypeVar("_T")
 
 READER_GROUP = "mirrorlake-reader"

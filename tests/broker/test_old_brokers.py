@@ -11,6 +11,7 @@ from harness import Flow, Record, Records, by_partition, wait_until
 
 from mirrorlake import jars
 from mirrorlake.errors import SourceLoss, Unreachable
+from mirrorlake.kafka import Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.lab.brokers import make_cluster
 from mirrorlake.lab.processes import Process, stop
@@ -98,11 +99,17 @@ def test_a_shorter_topic_in_the_old_ones_place_stops_the_flow_whatever_the_polic
     flow.run_once()
     records.cluster("elder").delete_topic(topic)
     wait_until(lambda: not records.cluster("elder").describe([topic]), "the topic to go")
-    records.create("elder", topic)
+    wait_until(lambda: made(records.cluster("elder"), topic), "the topic to come again")
     records.send("elder", topic, records.numbered(5, first=100))
     with pytest.raises(SourceLoss, match=r"offsets 5-19 \(log_truncated\)") as stopped:
         flow.run_once()
     assert "another --root" in stopped.value.next_step
+
+
+def made(cluster: Cluster, topic: str) -> bool:
+    """ZooKeeper forgets a deleted topic a little later, and until then it is there already."""
+    cluster.create_topic(topic, 1, 1, {})
+    return topic in cluster.describe([topic])
 
 
 def test_a_source_of_an_old_format_and_its_upgrade_to_topic_ids(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from harness import Records, by_partition, wait_until
+from harness import Record, Records, by_partition, wait_until
 from pyspark.sql import SparkSession
 
 from mirrorlake import doctor, jars
@@ -24,6 +24,7 @@ from mirrorlake.files import load_any
 from mirrorlake.lab import ClusterSpec, Lab
 from mirrorlake.lab.settings import properties_text
 from mirrorlake.runner import Run, Snapshot
+from mirrorlake.tables import FolderTables
 
 API_KEY = "am_985-Q\"uote'd"
 CONNECTION = "Endpoint=sb://local/;SharedAccessKeyName=relay;SharedAccessKey=abc+/="
@@ -98,6 +99,10 @@ def relayed(
 
 def check(lab: Lab, records: Records, config: Config, clusters: tuple[str, str], topics: tuple[str, str]) -> None:
     assert records.read(clusters[1], topics[1]) == records.read(clusters[0], topics[0])
+    the_doctor_agrees(config)
+
+
+def the_doctor_agrees(config: Config) -> None:
     for alias in config.clusters:
         assert [each for each in doctor.examine_cluster(config, alias) if not each.ok] == []
 
@@ -168,10 +173,13 @@ def resource(lab: Lab, topic: str) -> dict[str, Any]:
 
 
 def test_kafka_to_event_hubs_and_back(tmp_path: Path, standins: Lab, spark: SparkSession) -> None:
-    """Topics are made by an operator there: the run says with which command, and goes on once it is done."""
-    records, topic = Records(standins), "bills"
+    """Topics are made by an operator there: the run says with which command, and goes on once it is done.
+
+    A record that Kafka takes and Event Hubs does not is set aside.
+    """
+    records, topic, too_large = Records(standins), "bills", Record(b"x" * 1_030_000)
     records.create("local", topic, 2)
-    records.send("local", topic, records.numbered(40, 2))
+    records.send("local", topic, [*records.numbered(40, 2), too_large], **{"message.max.bytes": 2_000_000})
     cloud = standins.cluster("cloud")
     password = tmp_path / "connection-string"
     password.write_text(CONNECTION)
@@ -180,7 +188,8 @@ def test_kafka_to_event_hubs_and_back(tmp_path: Path, standins: Lab, spark: Spar
         "security": {"password": f"${{file:{password}}}", "ca": str(cloud.folder / "ca.pem")},
     }  # fmt: skip
     clusters = {"kafka": standins.cluster("local").cluster_yaml(), "hubs": hubs}
-    there = {"source": "kafka", "topics": [topic], "targets": [{"cluster": "hubs"}]}
+    there: dict[str, Any] = {"source": "kafka", "topics": [topic], "targets": [{"cluster": "hubs"}]}
+    there["on_undeliverable"] = "dead_letter"
     back = {"source": "hubs", "topics": [f"kafka.{topic}"], "max_hops": 2, "targets": [{"cluster": "kafka"}]}
     path = tmp_path / "there.yml"
     path.write_text(yaml.safe_dump({"clusters": clusters, "flows": {"there": there}}))
@@ -196,7 +205,10 @@ def test_kafka_to_event_hubs_and_back(tmp_path: Path, standins: Lab, spark: Spar
         wait_until(lambda: any(f"topic kafka.{topic} needs 2" in each for each in waiting), "the run to wait", 90)
         records.create("cloud", f"kafka.{topic}", 2)
         config = running.result(120)
-    check(standins, records, config, ("local", "cloud"), (topic, f"kafka.{topic}"))
+    assert records.read("cloud", f"kafka.{topic}") == by_partition(records.numbered(40, 2))
+    (letter,) = FolderTables(tmp_path / "state").read("ops.dead_letters").to_pylist()
+    assert (letter["target_topic"], letter["record_bytes"] > 1_030_000) == (f"kafka.{topic}", True)
+    the_doctor_agrees(config)
     # Back to where it came from: under a name that MM2's policy allows only when told so.
     back["targets"] = [{"cluster": "kafka", "naming": "identity"}]
     back["provenance"], back["targets"][0]["sole_writer"] = False, True

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from samples import FakeCluster
 
 from mirrorlake.errors import (
@@ -20,7 +21,7 @@ from mirrorlake.errors import (
     Transient,
     Unreachable,
 )
-from mirrorlake.kafka import Cluster, await_stable_ends, translate
+from mirrorlake.kafka import Cluster, NewTopicSpec, _without_unknown, await_stable_ends, translate
 from mirrorlake.records import TopicPartition
 
 AT = TopicPartition("orders", 0)
@@ -67,6 +68,22 @@ def test_the_kind_says_whether_trying_again_helps(code: int, kind: type[Mirrorla
     assert type(fault) is kind
     assert isinstance(fault, Transient) == (kind in (ClusterUnreachable, RecordRefused))
     assert fault.next_step
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("Unknown topic config name: message.format.version", {"retention.ms": "5"}),
+        ("Unknown topic config name: something.else", None),
+        ("Invalid value 5 for configuration retention.ms", None),
+    ],
+)
+def test_a_setting_that_a_release_does_not_know_is_left_out(said: str, left: dict[str, str] | None) -> None:
+    topic = NewTopicSpec("orders", 1, config={"message.format.version": "0.10.2", "retention.ms": "5"})
+    refused: Future[None] = Future()
+    refused.set_exception(KafkaException(KafkaError(KafkaError.INVALID_CONFIG, said)))
+    simpler = _without_unknown(topic, refused)
+    assert (simpler.config if simpler else None) == left
 
 
 def test_ends_that_keep_moving_stop_the_recovery() -> None:
