@@ -119,7 +119,8 @@ class Loss:
     @property
     def can_be_passed(self) -> bool:
         """May a flow go on after it? Not where offsets would come again that nothing tells from those we hold."""
-        return self.kind == "retention" or (self.kind != "log_truncated" and bool(self.topic_id))
+        nothing_read, told_apart = self.first == 0, bool(self.topic_id)
+        return self.kind == "retention" or (self.kind != "log_truncated" and (told_apart or nothing_read))
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] offsets {self.first}-{self.last} ({self.kind})"

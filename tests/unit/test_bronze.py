@@ -127,12 +127,14 @@ def test_topic_ids_that_are_not_known_accuse_nobody(kept: str, now: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "topic_id", "passable"),
-    [("retention", "", True), ("topic_deleted", "id-1", True), ("topic_recreated", "id-1", True),
-     ("topic_deleted", "", False), ("log_truncated", "id-1", False)],
+    ("kind", "topic_id", "first", "passable"),
+    [("retention", "", 5, True), ("topic_deleted", "id-1", 5, True), ("topic_recreated", "id-1", 5, True),
+     ("topic_deleted", "", 5, False), ("topic_deleted", "", 0, True), ("log_truncated", "id-1", 0, False)],
 )  # fmt: skip
-def test_a_flow_goes_on_only_where_new_offsets_are_told_from_old_ones(kind: str, topic_id: str, passable: bool) -> None:
-    assert Loss(kind, "orders", topic_id, 0, 0, 9).can_be_passed is passable
+def test_a_flow_goes_on_only_where_new_offsets_are_told_from_old_ones(
+    kind: str, topic_id: str, first: int, passable: bool
+) -> None:
+    assert Loss(kind, "orders", topic_id, 0, first, 9).can_be_passed is passable
 
 
 @pytest.mark.parametrize(
