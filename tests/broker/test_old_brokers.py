@@ -106,6 +106,11 @@ def test_a_shorter_topic_in_the_old_ones_place_stops_the_flow_whatever_the_polic
     assert "another --root" in stopped.value.next_step
 
 
+def topic_id(cluster: Cluster, topic: str) -> str:
+    found = cluster.describe([topic])
+    return found[topic].id if topic in found else ""
+
+
 def made(cluster: Cluster, topic: str) -> bool:
     """ZooKeeper forgets a deleted topic a little later, and until then it is there already."""
     cluster.create_topic(topic, 1, 1, {})
@@ -125,8 +130,8 @@ def test_a_source_of_an_old_format_and_its_upgrade_to_topic_ids(
     elder.stop_broker(0)
     configure(elder, {})
     elder.start_broker(0)
-    given_id = records.cluster("elder").describe([topic])[topic].id
-    assert given_id
+    wait_until(lambda: topic_id(records.cluster("elder"), topic), "an id")
+    given_id = topic_id(records.cluster("elder"), topic)
     for first, lost_checkpoint in ((20, False), (30, True)):
         if lost_checkpoint:
             shutil.rmtree(flow.root / "checkpoints")
