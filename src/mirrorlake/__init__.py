@@ -35,10 +35,11 @@ READING_ORDER = (
     "targets",  # what a target needs: looked at, planned, carried out
     "access",  # the least rights that a flow needs, and which of them we have
     "session",  # the Spark session
-    "commits",  # files that Spark wrote -> a commit, once for each transaction
+    "commits",  # files that tasks wrote -> a commit, once for each transaction
     "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets
     "lease",  # one writer for a flow
     "streams",  # a stream's identity: checkpoint, generation, transaction id move together
+    "consume",  # Kafka -> Parquet, in the executors
     "bronze",  # Kafka -> Delta
     "ledger",  # what reached which target, as runs of offsets
     "offsets",  # the same record's offsets on both sides, exactly

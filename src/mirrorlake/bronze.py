@@ -1,6 +1,7 @@
 """Kafka -> Delta: one ingest query for each bronze table.
 
-The query keeps its own position (Spark's checkpoint); a batch is appended once for each (transaction id, batch).
+The query plans batches and keeps its own position (Spark's checkpoint); a batch is appended once for each (transaction
+id, batch). In a folder Python workers read its ranges; where storage is governed Spark's Kafka source does.
 What the source dropped before it was read is never passed over: `diagnose` names the exact range.
 """
 
@@ -8,25 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import SourceLoss, StateMismatch
+import pyarrow as pa
+
+from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, fetch_files, plan
+from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
-from mirrorlake.records import TopicPartition
+from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.streams import StreamId, reporting
-from mirrorlake.tables import Tables
+from mirrorlake.tables import FolderTables, Tables
 from mirrorlake.topics import RelaySpec, topics_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# Above this many Kafka partitions in a batch, several share a file: thousands of tiny files cost more than a filter.
-MAX_FILES_PER_BATCH = 64
-
 
 # --- shaping: pure ---
 
@@ -161,6 +162,16 @@ def read_positions(checkpoint: Path) -> dict[TopicPartition, int]:
         return parse_offsets(path.read_text().splitlines()[-1])
 
 
+def batch_bounds(checkpoint: Path, batch_id: int) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where a batch begins and ends: Spark writes it down before it hands us the batch."""
+    ends = checkpoint / "offsets" / str(batch_id)
+    begins = checkpoint / "offsets" / str(batch_id - 1) if batch_id else checkpoint / "sources" / "0" / "0"
+    with _whole(begins):
+        begin = parse_offsets(begins.read_text().splitlines()[-1])
+    with _whole(ends):
+        return begin, parse_offsets(ends.read_text().splitlines()[-1])
+
+
 def last_batch(checkpoint: Path) -> int | None:
     """The number of the last batch that the query has done."""
     numbers = (int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit())
@@ -197,6 +208,34 @@ def write_topic_ids(checkpoint: Path, topic_ids: Mapping[str, str]) -> None:
 # --- the query ---
 
 
+@dataclass(frozen=True)
+class Workers:
+    """Python workers that read ranges of Kafka themselves, and write Parquet files that they may open."""
+
+    tables: FolderTables
+    consumer_config: Mapping[str, str]
+    """References, no secrets."""
+    slots: int
+
+    def fetch(self, spark: SparkSession, fetch: Fetch, ranges: Sequence[Range]) -> list[Fetched]:
+        """All files of a batch; the first error that a task met."""
+        tasks = plan(ranges, self.slots)
+
+        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch["id"].to_pylist():
+                    texts = [json.dumps(file.to_json()) for file in fetch_files(fetch, tasks[number])]
+                    yield pa.RecordBatch.from_pydict({"fetched": pa.array(texts, pa.string())})
+
+        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        rows = numbers.mapInArrow(work, "fetched string").collect() if tasks else []
+        fetched = [Fetched(**json.loads(row["fetched"])) for row in rows]
+        for file in fetched:
+            if file.error:
+                raise from_text(file.error)
+        return fetched
+
+
 @dataclass
 class Ingest:
     """What one ingest query needs, and what its batches do."""
@@ -210,15 +249,58 @@ class Ingest:
     codec: str = "zstd"
     committed: Callable[[], None] = lambda: None
     """Told after each commit: who waits for records need not look for them."""
+    workers: Workers | None = None
+    """Who reads the records; Spark's Kafka source where it is None."""
+    newest: BatchSize | None = None
+    """What the newest batch held, where workers read it."""
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch: know the topics' ids, then append."""
         hit("batch-begun")
         self._learn_topic_ids()
-        shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
-        self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id, self.codec)
+        if self.workers is None or not self._append_by_workers(self.workers, frame.sparkSession, batch_id):
+            shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
+            self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id, self.codec)
         hit("bronze-committed")
         self.committed()
+
+    def _append_by_workers(self, workers: Workers, spark: SparkSession, batch_id: int) -> bool:
+        """False where a record is such that only Spark's source can read it."""
+
+        def write(folder: Path) -> list[Path]:
+            ranges = self._ranges(*batch_bounds(self.checkpoint, batch_id))
+            fetch = Fetch(
+                self.spec.flow, self.source.alias, workers.consumer_config, str(folder), self.codec, batch_id,
+                time.time_ns() // 1000,
+            )  # fmt: skip
+            fetched = workers.fetch(spark, fetch, ranges)
+            records = sum(file.records for file in fetched)
+            self.newest = BatchSize(records, sum(f.bytes for f in fetched) + records * RECORD_OVERHEAD_BYTES)
+            return [Path(file.path) for file in fetched]
+
+        try:
+            workers.tables.append_files(write, self.spec.table, self.stream.txn_app_id, batch_id)
+        except UnreadableRecord:
+            return False
+        return True
+
+    def _ranges(self, begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
+        """What the batch holds of each partition; one that is new begins where its log does."""
+        new = self.source.log_starts(at for at in end if at not in begin)
+        bounds = {at: (begin.get(at, new.get(at, 0)), until) for at, until in end.items()}
+        wrong = [at for at in begin if at not in end or begin[at] > end[at]]
+        wrong += [at for at in end if at.topic not in self.topic_ids]
+        if wrong:
+            # Whoever starts the query again looks for what was lost, and says it.
+            raise ClusterUnreachable(
+                f"flow {self.spec.flow}: on {self.source.alias} these are not known, or went away or back: "
+                + ", ".join(map(str, wrong[:5]))
+            )
+        return [
+            Range(SourcePartition(at.topic, self.topic_ids[at.topic], at.partition), first, until)
+            for at, (first, until) in bounds.items()
+            if first < until
+        ]
 
     def _learn_topic_ids(self) -> None:
         seen = self.source.describe(topics_now(self.spec, self.source))

@@ -70,7 +70,15 @@ PRODUCER_FIXED: Settings = {
     "delivery.report.only.error": "true",
     "allow.auto.create.topics": "false",
 }
-CONSUMER_DEFAULTS: Settings = {"queued.max.messages.kbytes": "65536", "check.crcs": "true"}
+# What lies in the queue when a range ends was fetched for nothing: large enough to keep busy, and no larger.
+CONSUMER_DEFAULTS: Settings = {
+    "queued.max.messages.kbytes": "16384",
+    "max.partition.fetch.bytes": str(4 << 20),
+    "fetch.wait.max.ms": "100",
+    # A queue that was full is looked at again after a second by default, in which nothing is read.
+    "fetch.queue.backoff.ms": "5",
+    "check.crcs": "true",
+}
 CONSUMER_FIXED: Settings = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",

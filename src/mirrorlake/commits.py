@@ -1,4 +1,4 @@
-"""Parquet files that Spark wrote -> one commit to a Delta table in a folder, once for each (transaction id, version).
+"""Parquet files that tasks wrote -> one commit to a Delta table in a folder, once for each (transaction id, version).
 
 Spark's own append finds the last transaction of an id with a job over the table's whole state, which takes longer than
 everything else in a small batch. delta-rs keeps that state in memory, and its commits are exclusive between processes.

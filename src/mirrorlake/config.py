@@ -434,6 +434,8 @@ class Ingest(Model):
     """Most records of one batch."""
     max_bytes_per_batch: Bytes = 256 * MIB
     """Most bytes of one batch, such as `256MiB`."""
+    reader: Literal["auto", "workers", "spark"] = "auto"
+    """Python workers read the batches, or Spark's Kafka source where storage is governed."""
 
 
 class Fanout(Model):

@@ -14,6 +14,7 @@ MirrorlakeError
 │   │   └── TopicRemade            somebody deleted a topic that the next run fills from bronze
 │   ├── ExistingRecords            the target topic holds records that the ledger does not know
 │   ├── Undeliverable              a record that the target can never take
+│   ├── UnreadableRecord           librdkafka cannot give it to us; Spark's reader can
 │   └── StateMismatch              checkpoint, table and flow do not belong together
 ├── LeaseHeld             exit 5   another runner holds the flow
 ├── DeliveryDoubt                  (transient) sent, outcome unknown: recover, then go on
@@ -115,6 +116,10 @@ class Undeliverable(DataAtRisk):
     pass
 
 
+class UnreadableRecord(DataAtRisk):
+    pass
+
+
 class StateMismatch(DataAtRisk):
     pass
 
@@ -133,3 +138,13 @@ class DeliveryDoubt(Transient):
     """Records were handed to a producer and their fate is unknown."""
 
     exit_code = 3
+
+
+def from_text(text: str) -> MirrorlakeError:
+    """The error that a task described by name and message."""
+    name, _, message = text.partition(": ")
+    kind = globals().get(name)
+    what, _, next_step = message.partition("\n  next: ")
+    if isinstance(kind, type) and issubclass(kind, MirrorlakeError):
+        return kind(what, next_step)
+    return DeliveryDoubt(text)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 POINTS = (
     "batch-begun",  # ingest: Spark has written its offset log, nothing is read yet
+    "file-written",  # task of ingest: a file is whole, the driver is not told yet
     "bronze-committed",  # ingest: the batch is in bronze, Spark does not know it yet
     "baseline-committed",  # fan-out: the ledger knows where we begin, nothing is sent yet
     "batch-sent",  # task: a batch of a slice is handed to the producer

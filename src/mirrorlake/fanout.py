@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-import mirrorlake.errors as errors
 from mirrorlake.errors import (
     AccessRefused,
     DataAtRisk,
@@ -31,6 +30,7 @@ from mirrorlake.errors import (
     TopicRemade,
     Transient,
     Undeliverable,
+    from_text,
 )
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
@@ -405,7 +405,7 @@ class FanOut:
         self._suspects -= {outcome.source for outcome in proven}
         failed = [outcome for outcome in outcomes if outcome.error]
         if failed:
-            fault = error_from_text(failed[0].error)
+            fault = from_text(failed[0].error)
             if isinstance(fault, RecordRefused):
                 self._suspects |= {outcome.source for outcome in failed}
             raise fault
@@ -647,16 +647,6 @@ def joined(left_out: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str
         else:
             items.append((first, count, reason))
     return items
-
-
-def error_from_text(text: str) -> MirrorlakeError:
-    """The error that a task described by name and message."""
-    name, _, message = text.partition(": ")
-    kind: Any = getattr(errors, name, None)
-    what, _, next_step = message.partition("\n  next: ")
-    if isinstance(kind, type) and issubclass(kind, MirrorlakeError):
-        return kind(what, next_step)
-    return DeliveryDoubt(text)
 
 
 def last_line(error: Exception) -> str:

@@ -6,6 +6,7 @@ One thin layer over confluent-kafka that turns its error codes into our error tr
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import time
 import uuid
@@ -72,6 +73,18 @@ READER_GROUP = "mirrorlake-reader"
 """Of consumers that read ranges; it commits nothing."""
 QUIET = {"log_level": "0"}
 """What librdkafka would print to stderr reaches us through callbacks and errors."""
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Records hold no cycles; looking for some among their many short lists is a fifth of the work."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ guessed: the driver recovers.
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from mirrorlake.clusters import resolved
 from mirrorlake.errors import DeliveryDoubt, MirrorlakeError, RecordRefused
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import QUIET, Cluster, translate
+from mirrorlake.kafka import QUIET, Cluster, no_collection, translate
 from mirrorlake.lease import producing
 from mirrorlake.provenance import (
     ENCODED_BYTES,
@@ -381,18 +380,6 @@ def deliver(errand: Errand, work: Work) -> list[Outcome]:
     lock = producing(Path(errand.lock), errand.flow, errand.epoch) if errand.lock else contextlib.nullcontext()
     with lock, no_collection():
         return _deliver(errand, work)
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Records hold no cycles; looking for some among their many short lists is a fifth of the work."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _deliver(errand: Errand, work: Work) -> list[Outcome]:

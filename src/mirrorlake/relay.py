@@ -19,6 +19,7 @@ from mirrorlake.bronze import (
     Ingest,
     Loss,
     Reading,
+    Workers,
     batch_size,
     last_batch,
     next_bound,
@@ -30,13 +31,13 @@ from mirrorlake.bronze import (
     start_ingest,
     starting_offsets,
 )
-from mirrorlake.clusters import librdkafka_admin, librdkafka_producer, limits
+from mirrorlake.clusters import librdkafka_admin, librdkafka_consumer, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.control import Pauses, write_json
 from mirrorlake.deletion import Doomed, is_due, notice, read_doomed, write_doomed
 from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
 from mirrorlake.fanout import MISSING_SECONDS, Clock, FanOut, Outbox, start_fanout
-from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
+from mirrorlake.kafka import READER_GROUP, Cluster, TopicInfo, is_same_topic
 from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import Book, LedgerWriter, fold, read
@@ -44,7 +45,7 @@ from mirrorlake.produce import Errand
 from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
 from mirrorlake.streams import StreamId, claim, current, next_generation
-from mirrorlake.tables import BronzeFiles, bronze_properties
+from mirrorlake.tables import BronzeFiles, FolderTables, bronze_properties
 from mirrorlake.targets import Looker, make_topics, make_wish, plan_target
 from mirrorlake.topics import RelaySpec, require_topics, spec_topics, topics_now
 from mirrorlake.world import World, cores, now
@@ -209,8 +210,17 @@ class Relay:
             )
 
     def _ingest(self, stream: StreamId, checkpoint: Path, topic_ids: dict[str, str]) -> Ingest:
-        codec = self.world.config.storage.codec
-        return Ingest(self.spec, stream, checkpoint, self.world.tables, self.source, topic_ids, codec, self.wake)
+        codec, tables = self.world.config.storage.codec, self.world.tables
+        workers = self._workers()
+        return Ingest(self.spec, stream, checkpoint, tables, self.source, topic_ids, codec, self.wake, workers)
+
+    def _workers(self) -> Workers | None:
+        """Where Python may write files, unless the flow asks for Spark's reader."""
+        world, alias = self.world, self.flow.source
+        if not isinstance(world.tables, FolderTables) or self.flow.ingest.reader == "spark":
+            return None
+        config = librdkafka_consumer(alias, world.config.clusters[alias], self.flow.isolation, READER_GROUP)
+        return Workers(world.tables, config, cores(world.config))
 
     def _source_facts(self) -> dict[str, str]:
         """What a checkpoint belongs to: the same alias may one day mean another cluster."""
@@ -325,8 +335,9 @@ class Relay:
 
     def rebound_ingest(self) -> int | None:
         """Start ingest again where its records are of another size now; returns the new bound."""
-        settings = self.flow.ingest
-        batch = batch_size(self.ingest_query) if self.ingest_query.isActive else None
+        assert self.ingest is not None  # noqa: S101
+        settings, query = self.flow.ingest, self.ingest_query
+        batch = (self.ingest.newest or batch_size(query)) if query.isActive else None
         if batch is None:
             return None
         bound = next_bound(self._bound, batch, settings.max_records_per_batch, settings.max_bytes_per_batch)

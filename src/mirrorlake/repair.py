@@ -16,8 +16,7 @@ import pyarrow as pa
 from mirrorlake.audit import MISSING_ON_TARGET, TargetSide, audit_target
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow, Target
-from mirrorlake.errors import Undeliverable
-from mirrorlake.fanout import error_from_text
+from mirrorlake.errors import Undeliverable, from_text
 from mirrorlake.inspection import Stored, stored_relays
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import await_no_producers, hold, producer_locks
@@ -226,7 +225,7 @@ def _resend(config: Config, stored: Stored, resend: Resend, cluster: Cluster, er
     read = lambda: stored.files.read(resend.source, resend.first, resend.last + 1)  # noqa: E731
     (outcome,) = deliver(able, [(slice_, read)])
     if outcome.error:
-        raise error_from_text(outcome.error)
+        raise from_text(outcome.error)
     _refuse_again(resend, outcome, limit)
     topic_id = stored.book(errand.target).positions[resend.source].target_topic_id
     template = Entry(

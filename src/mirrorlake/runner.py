@@ -405,9 +405,10 @@ class Run:
 
     def _tend_ingest(self, relay: Relay, failure: Exception, patience: float) -> None:
         """A source that is away is waited for; one that is there gets a few tries before we call it lasting."""
-        if isinstance(failure, MirrorlakeError) and not isinstance(failure, Transient | SourceLoss):
+        passing = isinstance(failure, Transient | SourceLoss | TopicMissing | AccessRefused)
+        if isinstance(failure, MirrorlakeError) and not passing:
             raise failure
-        refused = refusal_in(str(failure), relay.flow.source)
+        refused = failure if isinstance(failure, AccessRefused) else refusal_in(str(failure), relay.flow.source)
         if refused and (not relay.has_ingested() or self._refusals.lasting(relay.spec.table)):
             raise refused
         if refused and not self._refused.setdefault(relay.spec.table, Every(RETRY_REFUSED_SECONDS)).due():

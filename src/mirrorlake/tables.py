@@ -2,7 +2,7 @@
 
 Two homes behind one small interface: a folder (the embedded default) and a Databricks catalog. In a folder the ops
 tables are written by delta-rs, whose commits on a local disk are exclusive between processes and take
-milliseconds; Spark reads the same tables. Bronze's files are written by Spark in both.
+milliseconds; Spark reads the same tables. Bronze's files are written by Spark's tasks in both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,13 +180,18 @@ class FolderTables:
         return table.to_pyarrow_table(columns=columns, filters=wanted or None)
 
     def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
+        def write(folder: Path) -> list[Path]:
+            frame.write.option("compression", codec).parquet(str(folder))
+            return sorted(folder.glob("*.parquet"))
+
+        self.append_files(write, name, txn_app_id, txn_version)
+
+    def append_files(self, write: Callable[[Path], list[Path]], name: str, txn_app_id: str, txn_version: int) -> None:
+        """Append the files that `write` leaves in a new folder of the table, once for each (id, version)."""
         commits = self._commits_to(name)
-        if commits.seen(txn_app_id, txn_version):
-            return
-        # What a killed process leaves in such a folder belongs to no version: VACUUM removes it.
-        folder = self._path(name) / f"batch-{uuid.uuid4().hex}"
-        frame.write.option("compression", codec).parquet(str(folder))
-        commits.add(sorted(folder.glob("*.parquet")), txn_app_id, txn_version)
+        if not commits.seen(txn_app_id, txn_version):
+            # What a killed process leaves in such a folder belongs to no version: VACUUM removes it.
+            commits.add(write(self._path(name) / f"batch-{uuid.uuid4().hex}"), txn_app_id, txn_version)
 
     def _commits_to(self, name: str) -> Commits:
         if name not in self._commits:

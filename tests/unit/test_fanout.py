@@ -22,13 +22,13 @@ from mirrorlake.errors import (
     TargetDiverged,
     TopicRemade,
     Transient,
+    from_text,
 )
 from mirrorlake.fanout import (
     Due,
     FanOut,
     Outbox,
     due_segments,
-    error_from_text,
     joined,
     one_for_each_target,
     plan_round,
@@ -178,15 +178,15 @@ def all_errors(kind: type[MirrorlakeError] = MirrorlakeError) -> list[type[Mirro
 @pytest.mark.parametrize("next_step", ["", "do this: now"])
 def test_an_error_keeps_its_kind_and_words_on_the_way_to_the_driver(kind: Any, next_step: str) -> None:
     error = kind("it: broke\nbadly", next_step)
-    back = error_from_text(f"{kind.__name__}: {error}")
+    back = from_text(f"{kind.__name__}: {error}")
     assert type(back) is kind
     assert (back.what, back.next_step) == (error.what, error.next_step)
 
 
 @pytest.mark.parametrize("text", ["", "gibberish", "ValueError: x", "dataclass: x", "Fault: x"])
 def test_an_error_of_unknown_kind_is_doubt(text: str) -> None:
-    assert isinstance(error_from_text(text), DeliveryDoubt)
-    assert isinstance(error_from_text(text), Transient)
+    assert isinstance(from_text(text), DeliveryDoubt)
+    assert isinstance(from_text(text), Transient)
 
 
 # --- rounds, with tasks that run here ---
