@@ -399,16 +399,32 @@ class Relay:
         return [self.make_fan_out(t) for t in self.present_targets() if t.cluster not in self.fan_outs]
 
     def start_fan_outs(self) -> None:
-        """Follow the table, and look at once: there may be something to send already."""
-        for fan_out in self.make_fan_outs():
-            self._follow(fan_out)
-            self._deliver_soon(fan_out)
-
-    def _follow(self, fan_out: FanOut) -> None:
         """Catch up in a thread of its own, then follow the table: a dead target holds back nobody."""
-        target = fan_out.errand.target
+        for fan_out in self.make_fan_outs():
+            stream = self._claim_fan_out(fan_out.errand.target)
+            threading.Thread(target=self._catch_up_and_follow, args=(fan_out, stream), daemon=True).start()
+
+    def _claim_fan_out(self, target: str) -> StreamId:
         stream = current(self.world.checkpoints, self.flow.name, "fanout", f"{self.spec.table}.{target}")
         claim(stream, self.world.checkpoints, {"flow": self.flow.name, "target": target})
+        return stream
+
+    def _catch_up_and_follow(self, fan_out: FanOut, stream: StreamId) -> None:
+        """The query would look every few seconds; we have just looked, and Java is busy with its start."""
+        self._deliver(fan_out)
+        target = fan_out.errand.target
+        if target in self.dead or self.stopping.wait(self._trigger_seconds()):
+            return
+        try:
+            self._follow(fan_out, stream)
+        except Exception as error:
+            self.dead[target] = error
+        if self.stopping.is_set():
+            self.fan_out_queries[target].stop()  # whoever stopped us did not see it
+
+    def _follow(self, fan_out: FanOut, stream: StreamId) -> None:
+        """From the version that was looked at first, so that no commit falls between."""
+        target = fan_out.errand.target
         folder = self.world.tables.folder(self.spec.table)
         clock = Clock(
             self.world.tables.identifier(self.spec.table),
@@ -416,14 +432,14 @@ class Relay:
             str(stream.checkpoint(self.world.checkpoints)),
             stream.name,
             fan_out.bronze.followed_from,
-            self._trigger_seconds(folder),
+            self._trigger_seconds(),
         )
         failed = partial(self.dead.__setitem__, target)
         self.fan_out_queries[target] = start_fanout(self.world.spark, clock, fan_out, failed)
 
-    def _trigger_seconds(self, folder: Path | None) -> float:
+    def _trigger_seconds(self) -> float:
         """Ingest wakes who reads files; then the query is for what it missed, and each of its batches costs a job."""
-        asked = self.flow.fanout.trigger_seconds
+        asked, folder = self.flow.fanout.trigger_seconds, self.world.tables.folder(self.spec.table)
         if asked is not None:
             return asked
         return 0 if folder is None or self.flow.fanout.reader == "spark" else 5
@@ -464,7 +480,7 @@ class Relay:
         """Queries that ended without telling us."""
         if self.ingest_failure is None:
             self.ingest_failure = ending(self.ingest_query, may_end=self.once)
-        for target, query in self.fan_out_queries.items():
+        for target, query in list(self.fan_out_queries.items()):
             failure = ending(query)
             if failure is not None:
                 self.dead.setdefault(target, failure)
@@ -513,7 +529,7 @@ class Relay:
         self.stopping.set()
         for fan_out in self.fan_outs.values():
             fan_out.await_end(timeout_seconds=30)
-        for query in [self.ingest_query, *self.fan_out_queries.values()]:
+        for query in [self.ingest_query, *list(self.fan_out_queries.values())]:
             # Where Spark itself is gone there is nothing to stop, and the ledger must still be closed.
             with contextlib.suppress(Exception):
                 query and query.stop()

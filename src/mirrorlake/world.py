@@ -105,7 +105,7 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
     logs = root / "logs"
     options = session.settings(found, config.runner.driver_memory, cores(config), config.storage.codec, logs)
     options["spark.master"] = f"local[{task_slots(config)}]"
-    options["spark.driver.extraJavaOptions"] += allowed_endpoints(config)
+    options["spark.driver.extraJavaOptions"] += allowed_endpoints(config) + compilers(config)
     options["spark.sql.warehouse.dir"] = str(root / "warehouse")
     say("starting Spark")
     return session.start({**options, **config.runner.spark}, logs, config.runner.spark_log_level)
@@ -123,6 +123,13 @@ def task_slots(config: Config) -> int:
     """A task that waits for a dead target's acknowledgement holds its slot: ingest and each target have their own."""
     targets = {target.cluster for flow in config.flows.values() for target in flow.targets}
     return cores(config) * (1 + ROUNDS_AT_ONCE * len(targets))
+
+
+def compilers(config: Config) -> str:
+    """Where Python workers carry all records Java only plans: its second compiler would take the cores from them."""
+    carries = [config.storage.catalog, *(f.ingest.reader == "spark" for f in config.flows.values())]
+    carries += [flow.fanout.reader == "spark" for flow in config.flows.values()]
+    return "" if any(carries) else " -XX:TieredStopAtLevel=1"
 
 
 def allowed_endpoints(config: Config) -> str:
