@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from harness import Flow, Record, Records, by_partition
@@ -40,6 +41,27 @@ def test_awkward_records_arrive_whole(
     for target in targets:
         assert records.read(target, f"source.{topic}") == by_partition(placed)
     assert flow.audit().ok
+
+
+def test_both_readers_leave_the_same_bronze(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
+    """Python workers and Spark's Kafka source, where only Spark may write, are one reader to whoever comes after."""
+    records.create("source", topic, 2, max_message_bytes="2000000")
+    placed = [Record(r.value, r.key, r.headers, r.timestamp_ms, n % 2) for n, r in enumerate(AWKWARD.values())]
+    records.send("source", topic, placed, **{"message.max.bytes": 2_000_000})
+    bronze = {}
+    for reader in ("workers", "spark"):
+        flow = replace(
+            make_flow([topic], ingest={"reader": reader}, target={"existing_records": "append"}), name=reader
+        )
+        flow.folder /= reader
+        flow.folder.mkdir()
+        flow.run_once()
+        rows = flow.rows(f"bronze.source__{topic.replace('-', '__h')}")
+        bronze[reader] = sorted(
+            ({**row, "ingested_at": None} for row in rows), key=lambda r: (r["partition"], r["offset"])
+        )
+    assert bronze["workers"] == bronze["spark"]
+    assert len(bronze["workers"]) == len(AWKWARD)
 
 
 @pytest.mark.parametrize("name", ["dots.and.more", "dashes-and-more", "under_scores_", "CamelCase", "a"])
