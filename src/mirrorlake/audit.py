@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.kafka import Cluster
+from mirrorlake.kafka import Cluster, is_same_topic
 from mirrorlake.ledger import ADOPTED, BASELINE, REPAIR, REPLAY, SKIP, Entry, Position
 from mirrorlake.produce import header_lists
 from mirrorlake.provenance import HEADER, Provenance, find, topic_id_bytes
@@ -595,6 +595,8 @@ class SourceSide:
     ingest_begin: int = 0
     """Where ingest began, or up to where bronze was emptied on purpose: what lies before is not asked for."""
     committed: bool = False
+    until: int | None = None
+    """Where an upgraded broker began to tell the topic's id: from there on bronze has it as another partition."""
 
 
 def audit_partition(
@@ -615,11 +617,11 @@ def audit_partition(
 def _audit_source(source: SourcePartition, side: SourceSide, files: Readable, counts: Counts) -> list[Finding]:
     at, cluster = TopicPartition(source.topic, source.partition), side.cluster
     info = cluster.describe([source.topic]).get(source.topic)
-    if info is None or (info.id and source.topic_id and info.id != source.topic_id):
+    if info is None or not is_same_topic(source.topic_id, info.id):
         return [_gone(source, files)]
     # The end is asked after bronze's files are known, so bronze cannot rightly hold anything after it.
     start, end = cluster.log_starts([at])[at], cluster.log_ends([at], side.committed)[at]
-    first = max(start, side.ingest_begin)
+    first, end = max(start, side.ingest_begin), end if side.until is None else min(end, side.until)
     messages = map(_source_record, cluster.read_range(at, first, end, side.committed))
     seen, kept = Counted(messages), Counted(read_bronze(files, source, first))
     compacted = is_compacted(cluster, at.topic)

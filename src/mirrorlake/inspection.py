@@ -196,12 +196,13 @@ def _audit_relay(stored: Stored, clusters: Mapping[str, Cluster]) -> Iterable[au
         firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
     for source, first in sorted(firsts.items()):
         at = TopicPartition(source.topic, source.partition)
-        begin = first if stored.flow.start != "earliest" else 0
+        begin = first if stored.flow.start != "earliest" or _elder(source) in firsts else 0
         side = audit.SourceSide(
             clusters[stored.flow.source],
             stored.ingested.get(at, 0),
             begin,
             stored.flow.isolation == "read_committed",
+            min((first for heir, first in firsts.items() if _elder(heir) == source), default=None),
         )
         targets = {
             target: audit.TargetSide(
@@ -213,6 +214,11 @@ def _audit_relay(stored: Stored, clusters: Mapping[str, Cluster]) -> Iterable[au
             if source in book.positions
         }
         yield audit.audit_partition(stored.flow.name, source, side, stored.files, targets)
+
+
+def _elder(source: SourcePartition) -> SourcePartition | None:
+    """The same partition as it was before its broker told topic ids."""
+    return source._replace(topic_id="") if source.topic_id else None
 
 
 # --- plan ---

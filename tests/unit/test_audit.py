@@ -677,6 +677,16 @@ def test_topics_made_anew_on_both_sides(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("until", "missing"), [(None, 3), (6, 0)])
+def test_a_partition_ends_where_its_broker_began_to_tell_the_topics_id(
+    tmp_path: Path, until: int | None, missing: int
+) -> None:
+    source: Any = FakeCluster([message(offset, offset) for offset in range(9)], SOURCE.topic_id)
+    side = audit.SourceSide(source, 9, until=until)
+    found = audit.audit_partition("flow", SOURCE, side, bronze_table(tmp_path, 6), {}).findings
+    assert sum(f.records for f in found if f.kind == "missing_in_bronze") == missing
+
+
 def test_headers_that_the_client_cannot_hand_out() -> None:
     class Broken(FakeMessage):
         def headers(self) -> list[tuple[str, bytes | None]] | None:
