@@ -91,5 +91,8 @@ def make_flow(tmp_path: Path, lab: Lab, spark: SparkSession) -> Callable[..., Fl
 
 
 @pytest.fixture(scope="session")
-def records(lab: Lab) -> Records:
-    return Records(lab)
+def records(lab: Lab) -> Iterator[Records]:
+    made = Records(lab)
+    yield made
+    for asker in made.askers.values():
+        asker.close()

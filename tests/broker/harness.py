@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from mirrorlake import inspection
 from mirrorlake.audit import Report
 from mirrorlake.config import Config, load
+from mirrorlake.consumers import Consumers
 from mirrorlake.errors import Transient
 from mirrorlake.kafka import Cluster
 from mirrorlake.lab import Lab
@@ -53,11 +54,18 @@ class Records:
 
     lab: Lab
     clients: dict[str, Cluster] = field(default_factory=dict)
+    askers: dict[str, Consumers] = field(default_factory=dict)
 
     def cluster(self, name: str) -> Cluster:
         if name not in self.clients:
             self.clients[name] = Cluster(name, self.lab.cluster(name).client_config())
         return self.clients[name]
+
+    def consumers(self, name: str) -> Consumers:
+        """The groups of a cluster; kept, since each begins with a process of its own."""
+        if name not in self.askers:
+            self.askers[name] = Consumers(self.cluster(name))
+        return self.askers[name]
 
     def arrived(self, name: str, topic: str, wanted: int) -> bool:
         """Has the cluster at least so many records of the topic? A topic without leaders yet has none."""

@@ -17,7 +17,7 @@ from harness import Flow, Records, finish, wait_until
 from typer.testing import CliRunner
 
 from mirrorlake.cli import app
-from mirrorlake.consumers import Commit, Consumers
+from mirrorlake.consumers import Commit
 from mirrorlake.errors import DataAtRisk
 from mirrorlake.failover import away, move, prepare
 from mirrorlake.groupkeeper import GroupKeeper
@@ -64,7 +64,7 @@ def member(records: Records, cluster: str, group: str, topic: str) -> Iterator[N
 
 
 def committed(records: Records, cluster: str, group: str) -> dict[TopicPartition, Commit]:
-    return Consumers(records.cluster(cluster)).offsets([group])[group]
+    return records.consumers(cluster).offsets([group])[group]
 
 
 def look(relay: Flow, *groups: str) -> tuple[Passage, list[Line]]:
