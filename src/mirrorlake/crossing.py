@@ -6,7 +6,8 @@ clusters that relay to each other under the same names have both ways between on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -54,6 +55,11 @@ class Crossing:
         for way in ways:
             self.ways.setdefault(way.start, []).append(way)
         self.closed.update(closed)
+
+    def only(self, takes: Callable[[str], bool]) -> Crossing:
+        """What begins in topics here that are taken."""
+        ways = {start: ways for start, ways in self.ways.items() if takes(start.topic)}
+        return Crossing(ways, {start: why for start, why in self.closed.items() if takes(start.topic)})
 
     def destinations(self) -> set[TopicPartition]:
         return {way.to for ways in self.ways.values() for way in ways}
@@ -104,6 +110,7 @@ class Link:
     maps: OffsetMaps
     complete: Mapping[SourcePartition, int]
     """Source partition -> everything before this offset is on the target."""
+    flow: str = ""
 
     def partitions(self) -> Iterator[SourcePartition]:
         for topic in self.names:
@@ -174,3 +181,19 @@ def crossing(links: Iterable[tuple[str, str, Link]], here: str, there: str) -> C
         elif (target, source) == (here, there):
             found.add(against(link), {})
     return found
+
+
+def share(
+    links: Iterable[tuple[str, str, Link]], flow: str, ends: tuple[str, str], back: bool, first: bool
+) -> Callable[[str], bool]:
+    """Of several flows from one cluster to another (`ends`) each moves the groups that read its own topics.
+
+    The first of them also moves what is nobody's own, such as copies of what came from there. Two that move the same
+    group and partition would do the work twice, and the slower one would set it back.
+    """
+    topics: dict[str, set[str]] = defaultdict(set)
+    for source, target, link in links:
+        if (source, target) == ends:
+            topics[link.flow].update(link.names.values() if back else link.names)
+    own, theirs = topics.pop(flow, set()), set().union(*topics.values())
+    return lambda topic: topic in own or (first and topic not in theirs)

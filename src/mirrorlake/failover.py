@@ -73,7 +73,7 @@ def prepare(storage: Storage, flow: Flow, target: Target, back: bool, only: Sequ
         lines = passage.look(only)
         resting = {group for group, state in passage.here.groups().items() if state in RESTING}
         live = sorted({line.group for line in lines} - resting)
-        behind = _behind(here, storage.crossing(here.alias, there.alias))
+        behind = _behind(here, passage.crossing())
         return passage, Drill(flow.name, here.alias, there.alias, True, behind, lines, live)
     if back:
         raise ClusterUnreachable(f"{here.alias} does not answer: what its groups have read there cannot be known")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mirrorlake.config import Flow, Target
 from mirrorlake.consumers import Consumers
-from mirrorlake.crossing import Crossing, Link, crossing
+from mirrorlake.crossing import Crossing, Link, crossing, share
 from mirrorlake.errors import Transient, Unreachable
 from mirrorlake.groups import KEEP, WRITE, WRITTEN, Line, Passage, Tag, checkpoint_rows
 from mirrorlake.kafka import TopicInfo
@@ -46,8 +46,7 @@ class GroupKeeper:
         entries = read_ledger(world.tables, world.ops("ledger"), self.flow.name, self.target.cluster)
         self.maps = OffsetMaps(entries)
         self.ledger.listeners.append(self._hear)
-        ends = (self.flow.source, self.target.cluster)
-        here, there = (Consumers(world.clusters[alias]) for alias in ends)
+        here, there = (Consumers(world.clusters[alias]) for alias in self.ends)
         self._passage = Passage(self.flow.name, here, there, self.target.groups, self._crossing)
         self._mm2 = Mm2Topics(world.config, self.flow, self.target, world.clusters)
 
@@ -120,8 +119,13 @@ class GroupKeeper:
     # --- the ways ---
 
     def _crossing(self) -> Crossing:
-        ends = (self.flow.source, self.target.cluster)
-        return crossing(self._links(set(ends)), *ends)
+        links = list(self._links(set(self.ends)))
+        first = next(keeper for keeper in self.keepers if keeper.ends == self.ends)
+        return crossing(links, *self.ends).only(share(links, self.flow.name, self.ends, False, first is self))
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return self.flow.source, self.target.cluster
 
     def _links(self, ends: set[str]) -> Iterator[tuple[str, str, Link]]:
         for keeper in self.keepers:
@@ -137,7 +141,7 @@ class GroupKeeper:
         complete = self.complete(self.flow.name, self.target.cluster)
         # What counts as complete must be on the map.
         self.ledger.flush()
-        return Link(names, sources, target.describe(names.values()), self.maps, complete)
+        return Link(names, sources, target.describe(names.values()), self.maps, complete, self.flow.name)
 
 
 def _key(line: Line) -> tuple[str, str, int]:

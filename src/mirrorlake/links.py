@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.consumers import Consumers
-from mirrorlake.crossing import Crossing, Link, crossing
+from mirrorlake.crossing import Crossing, Link, crossing, share
 from mirrorlake.groups import Passage
 from mirrorlake.inspection import Stored, read_stored
 from mirrorlake.kafka import Cluster, TopicInfo
@@ -30,16 +30,22 @@ class Storage:
 
     def passage(self, flow: Flow, target: Target, back: bool = False) -> Passage:
         here, there = (target.cluster, flow.source) if back else (flow.source, target.cluster)
-        return Passage(
-            flow.name, self.consumers[here], self.consumers[there], target.groups, lambda: self.crossing(here, there)
-        )
+        ends = (flow.source, target.cluster)
+
+        def ways() -> Crossing:
+            links = list(self.between({here, there}))
+            takes = share(links, flow.name, ends, back, self._first(*ends) == flow.name)
+            return crossing(links, here, there).only(takes)
+
+        return Passage(flow.name, self.consumers[here], self.consumers[there], target.groups, ways)
+
+    def _first(self, source: str, target: str) -> str:
+        flows = (flow for flow in self.config.flows.values() if flow.source == source)
+        return next(flow.name for flow in flows if any(each.cluster == target for each in flow.targets))
 
     @cached_property
     def consumers(self) -> dict[str, Consumers]:
         return {alias: Consumers(cluster) for alias, cluster in self.clusters.items()}
-
-    def crossing(self, here: str, there: str) -> Crossing:
-        return crossing(self.between({here, there}), here, there)
 
     def between(self, ends: set[str]) -> Iterator[tuple[str, str, Link]]:
         """(source, target, link) of all flows between two clusters, in either direction."""
@@ -73,7 +79,7 @@ class Storage:
         complete = target_positions(stored.book(target.cluster), ends, ingested)
         there = target.cluster not in self.away
         targets = self.clusters[target.cluster].describe(names.values()) if there else newest_copies(maps)
-        return Link(names, sources, targets, maps, complete)
+        return Link(names, sources, targets, maps, complete, flow.name)
 
 
 def newest_topics(maps: OffsetMaps) -> dict[str, TopicInfo]:

@@ -172,7 +172,7 @@ def test_one_way_replication_with_auto_offset_sync(
         read += consume(records, BACKUP, group, f"primary.{name}", len(everything) - 13)
         assert sorted(value or b"" for value in read) == everything, "0 repeated, 0 skipped"
     rows = [row for row in mirror.checkpoints(group) if row["target_offset"] is not None]
-    assert {row["source_topic"] for row in rows} == {f"{family}-{topic}" for family in families}
+    assert {(row["flow"], row["source_topic"]) for row in rows} == {(f, f"{f}-{topic}") for f in families}
     assert any(row["decision"].startswith("written") for row in rows)
     for first, second in pairwise(sorted(rows, key=lambda row: (row["source_topic"], row["partition"]))):
         if (first["source_topic"], first["partition"]) == (second["source_topic"], second["partition"]):

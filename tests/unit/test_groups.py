@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirrorlake.config import Groups
 from mirrorlake.consumers import Commit
-from mirrorlake.crossing import Crossing, Landing, Link, Way, against, along, crossing
+from mirrorlake.crossing import Crossing, Landing, Link, Way, against, along, crossing, share
 from mirrorlake.groups import KEEP, NONE, WRITE, Passage, Positions, Tag, There, decide, is_chosen, read_tag
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import BASELINE, RELAY, SKIP, Entry
@@ -347,6 +347,29 @@ def test_an_empty_partition_begins_there_at_0_unless_others_are_there() -> None:
     ]
     assert {at.partition for at in closed} == {1, 2, 4}, "shared, not looked at yet, and without a place of its own"
     assert [(way.start.partition, way.stairs(0)) for way in against(link)] == [(0, 0), (3, 7)]
+
+
+def test_each_of_several_flows_moves_the_groups_of_its_own_topics_and_the_first_also_the_rest() -> None:
+    def link(flow: str, names: dict[str, str]) -> Link:
+        return Link(names, {}, {}, OffsetMaps(), {}, flow)
+
+    links = [
+        ("eu", "us", link("a", {"a.1": "eu.a.1", "a.2": "eu.a.2"})),
+        ("eu", "us", link("b", {"b.1": "eu.b.1"})),
+        ("us", "eu", link("home", {"c": "us.c"})),
+    ]
+    there, back = ["a.1", "a.2", "b.1", "us.c"], ["eu.a.1", "eu.a.2", "eu.b.1", "c"]
+    moved = {
+        (flow, home): [topic for topic in topics if share(links, flow, ("eu", "us"), home, flow == "a")(topic)]
+        for flow in ("a", "b")
+        for home, topics in ((False, there), (True, back))
+    }
+    assert moved == {
+        ("a", False): ["a.1", "a.2", "us.c"],
+        ("a", True): ["eu.a.1", "eu.a.2", "c"],
+        ("b", False): ["b.1"],
+        ("b", True): ["eu.b.1"],
+    }
 
 
 def test_partitions_that_share_one_there_have_the_earliest_place() -> None:
