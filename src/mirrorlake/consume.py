@@ -140,7 +140,7 @@ Headers = list[tuple[str, bytes | None]]
 def _headers(messages: Sequence[Message]) -> list[Headers | None]:
     try:
         return [message.headers() for message in messages]
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, SystemError) as error:  # the binding forgets to return its own error
         raise UnreadableRecord("a header's name is not UTF-8") from error
 
 
