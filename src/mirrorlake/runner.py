@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from mirrorlake import control
+from mirrorlake import control, session
 from mirrorlake.clusters import spark_kafka_options, weaknesses
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import (
@@ -56,6 +56,7 @@ from mirrorlake.world import (
     World,
     check_root,
     connect,
+    cores,
     now,
     open_tables,
     reach_all_but,
@@ -179,6 +180,7 @@ class Run:
     @contextlib.contextmanager
     def _own_spark(self, root: Path) -> Iterator[SparkSession]:
         spark = spark_session(self.config, root, self.say)
+        session.warm_up(spark, cores(self.config))
         try:
             yield spark
         finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import UsageFault
@@ -28,6 +30,7 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": _java_options(logs),
+        "spark.python.daemon.module": "mirrorlake.daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _REDACT,
@@ -110,6 +113,19 @@ appender.file.policies.size.size = 20MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
+
+
+def warm_up(spark: SparkSession, tasks: int) -> None:
+    """Start Python workers, and load what Java needs for their tasks, beside the first questions to the clusters.
+
+    What goes wrong here goes wrong in the first batch too, which says so.
+    """
+
+    def work() -> None:
+        with contextlib.suppress(Exception):
+            spark.range(0, tasks, 1, tasks).mapInArrow(iter, "id bigint").collect()
+
+    Thread(target=work, daemon=True).start()
 
 
 def start(options: Mapping[str, str], logs: Path, log_level: str = "warn") -> SparkSession:

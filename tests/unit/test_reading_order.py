@@ -11,7 +11,7 @@ from mirrorlake import READING_ORDER
 
 PACKAGE = Path(mirrorlake.__file__).parent
 # Where programs begin: nothing imports them, they may import everything.
-ENTRY_POINTS = {"demo", "jobs", "__main__"}
+ENTRY_POINTS = {"daemon", "demo", "jobs", "__main__"}
 
 
 def module_files(package: Path) -> dict[str, list[Path]]:
