@@ -29,6 +29,8 @@ CLUSTERS = (
 def pytest_sessionstart() -> None:
     """Whoever stops the tests with SIGTERM, a time limit most of all, must not leave brokers behind."""
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("stopped by SIGTERM", 143))
+    # A shell's background job ignores SIGINT and so would what we start, also where a test interrupts it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
