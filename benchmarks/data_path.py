@@ -1,8 +1,8 @@
-"""Which way records take from bronze to Kafka, what ingest's codec costs, and what a small batch costs.
+"""Which way records take to bronze and from there to Kafka, what ingest's codec costs, and what a small batch costs.
 
     python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--json FILE]
 
-Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002 and 0003 hold the figures of one run.
+Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002, 0003 and 0008 hold figures of one run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirrorlake import jars, session
-from mirrorlake.bronze import Ingest, Reading, start_ingest
-from mirrorlake.clusters import librdkafka_producer, spark_kafka_options
+from mirrorlake.bronze import Ingest, Reading, Workers, start_ingest
+from mirrorlake.clusters import librdkafka_consumer, librdkafka_producer, spark_kafka_options
 from mirrorlake.config import parse
 from mirrorlake.fanout import Due, plan_round
-from mirrorlake.kafka import Cluster
+from mirrorlake.kafka import READER_GROUP, Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.ledger import Position
 from mirrorlake.produce import Batches, Errand, Outcome, Slice, deliver, own_records
@@ -109,11 +109,14 @@ class Scene:
             produce_one(producer, "orders", number, self.size)
         producer.flush()
 
-    def ingest(self, tables: FolderTables, max_records: int) -> tuple[float, int]:
+    def ingest(self, tables: FolderTables, max_records: int, by_workers: bool = False) -> tuple[float, int]:
         """All of the source topic into a new bronze table; seconds, and bytes on disk."""
         tables.ensure(TABLE, BRONZE, bronze_properties(168))
         leg = Ingest(RelaySpec("bench", TABLE, ("orders",)), StreamId("bench", "ingest", TABLE),
                      tables.root / "checkpoints" / "g0", tables, self.source)  # fmt: skip
+        if by_workers:
+            consumer = librdkafka_consumer("src", self.config.clusters["src"], "read_committed", READER_GROUP)
+            leg.workers = Workers(tables, consumer, CORES)
         leg.checkpoint.parent.mkdir(parents=True)
         options = spark_kafka_options("src", self.config.clusters["src"])
         begun = time.monotonic()
@@ -333,6 +336,20 @@ def measure_ingest(scene: Scene, rounds: int) -> Figures:
     return {name: {**row, "bytes": sizes[name]} for name, row in compared(rates).items()}
 
 
+def measure_readers(scene: Scene, rounds: int) -> Figures:
+    """Spark's Kafka source and Parquet writer, and Python workers with librdkafka and pyarrow, in turns."""
+    rates: dict[str, list[int]] = {}
+    cold: Figures = {}
+    for number in range(rounds + 1):
+        for name in ("spark", "workers"):
+            with tempfile.TemporaryDirectory(dir=scene.root) as folder:
+                took, _ = scene.ingest(FolderTables(Path(folder)), scene.records, by_workers=name == "workers")
+            say(f"round {number} reader {name}: {scene.records / took:,.0f} records/s")
+            rates.setdefault(name, []).extend([int(scene.records / took)] if number else [])
+            cold.setdefault(name, int(scene.records / took))
+    return {**compared(rates), "round 0": cold}
+
+
 # --- small batches ---
 
 STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -464,7 +481,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--bytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parts", default="fanout,ingest,small")
+    parser.add_argument("--parts", default="fanout,ingest,readers,small")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--small", help=argparse.SUPPRESS)
     parser.add_argument("--lab", type=Path, help=argparse.SUPPRESS)
@@ -479,10 +496,12 @@ def measure(given: argparse.Namespace, root: Path) -> Figures:
         scene = Scene(root, clusters["src"], clusters["dst"], given.records, given.bytes)
         if "small" in parts:
             figures["small"] = measure_small(root, 1)
-        if {"fanout", "ingest"} & set(parts):
+        if {"fanout", "ingest", "readers"} & set(parts):
             scene.load()
             if "fanout" in parts:
                 figures["fanout"] = measure_fanout(scene, given.rounds)
+            if "readers" in parts:
+                figures["readers"] = measure_readers(scene, given.rounds)
             if "ingest" in parts:
                 figures["ingest"] = measure_ingest(scene, given.rounds)
             scene.spark.stop()
