@@ -270,7 +270,7 @@ class Ingest:
         def write(folder: Path) -> list[Path]:
             ranges = self._ranges(*batch_bounds(self.checkpoint, batch_id))
             fetch = Fetch(
-                self.spec.flow, self.source.alias, workers.consumer_config, str(folder), self.codec, batch_id,
+                self.source.alias, workers.consumer_config, str(folder), self.codec, batch_id,
                 time.time_ns() // 1000,
             )  # fmt: skip
             fetched = workers.fetch(spark, fetch, ranges)

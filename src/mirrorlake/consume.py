@@ -53,8 +53,8 @@ class Range:
 class Fetch:
     """What all ranges of one batch have in common. Travels to the executors: references, no secrets."""
 
-    flow: str
     source: str
+    """The cluster's alias."""
     consumer_config: Mapping[str, str]
     folder: str
     codec: str

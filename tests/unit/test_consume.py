@@ -28,7 +28,7 @@ from mirrorlake.produce import header_lists
 from mirrorlake.records import BRONZE, BRONZE_STATISTICS, SourcePartition
 
 ORDERS = SourcePartition("orders", "00000000-0000-0000-0000-000000000001", 3)
-FETCH = Fetch("flow", "source", {}, "folder", "zstd", 7, 1_700_000_000_000_000)
+FETCH = Fetch("source", {}, "folder", "zstd", 7, 1_700_000_000_000_000)
 
 
 class Message:
