@@ -190,7 +190,7 @@ def _kill_one(stage: Stage, runner: subprocess.Popen[str]) -> str:
     kinds = {
         "runner": [runner.pid],
         "jvm": [pid for pid in below if "SparkSubmit" in command_of(pid)],
-        "worker": [pid for pid in below if "pyspark.daemon" in command_of(pid)],
+        "worker": [pid for pid in below if "mirrorlake.daemon" in command_of(pid)],
     }
     kind = stage.random.choice([kind for kind, pids in kinds.items() if pids])
     with contextlib.suppress(ProcessLookupError):
@@ -253,7 +253,7 @@ def one_of_two_workers_dies(stage: Stage) -> str:
 
 
 def _producing_workers(runner: subprocess.Popen[str]) -> list[int]:
-    daemons = [pid for pid in children(runner.pid) if "pyspark.daemon" in command_of(pid)]
+    daemons = [pid for pid in children(runner.pid) if "mirrorlake.daemon" in command_of(pid)]
     return [pid for pid in daemons if not any(other in daemons for other in children(pid))]
 
 
