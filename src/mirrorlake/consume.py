@@ -193,6 +193,9 @@ class Reader:
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 # Markers and compaction leave no record at the end of a range.
                 at = one.until if event.offset() >= one.until else at
+            elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                # Whoever starts the query again finds out what the source has dropped, and says it.
+                raise ClusterUnreachable(f"cluster {self.alias}: {one.source} does not begin at {one.first} any more")
             elif error is not None:
                 raise translate(error, self.alias, f"read {one.source}")
         if not records:

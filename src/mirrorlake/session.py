@@ -143,4 +143,7 @@ def start(options: Mapping[str, str], logs: Path, log_level: str = "warn") -> Sp
         builder = builder.config(key, value)
     # In the main thread PySpark would take SIGINT for itself, and a stop while it starts would be a traceback.
     with ThreadPoolExecutor(1) as beside:
-        return beside.submit(builder.getOrCreate).result()
+        spark = beside.submit(builder.getOrCreate).result()
+    # It prints a traceback where Java is gone; who runs queries says that in a sentence.
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+    return spark
