@@ -72,8 +72,8 @@ PRODUCER_FIXED: Settings = {
 }
 # What lies in the queue when a range ends was fetched for nothing: large enough to keep busy, and no larger.
 CONSUMER_DEFAULTS: Settings = {
-    "queued.max.messages.kbytes": "16384",
-    "max.partition.fetch.bytes": str(4 << 20),
+    "queued.max.messages.kbytes": "4096",
+    "max.partition.fetch.bytes": str(1 << 20),
     "fetch.wait.max.ms": "100",
     # A queue that was full is looked at again after a second by default, in which nothing is read.
     "fetch.queue.backoff.ms": "5",

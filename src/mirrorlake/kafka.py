@@ -452,7 +452,8 @@ class Cluster:
         asked = self._ask("groups", lambda: self.admin.list_consumer_groups(request_timeout=self.timeout_seconds))
         found = self._ask("groups", asked.result)
         for error in found.errors:
-            raise translate(error.args[0], self.alias, "groups")
+            # The binding gives either kind here.
+            raise translate(getattr(error, "args", [error])[0], self.alias, "groups")
         return {group.group_id: group.state.name for group in found.valid}
 
     def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:

@@ -299,13 +299,19 @@ class Run:
             told = self._tend_kept(keeper, told)
 
     def _tend_kept(self, keeper: Keeper, told: str) -> str:
-        """Copying goes on: what is not in step yet is tried again, and said when it changes."""
+        """Copying goes on: what is not in step yet is tried again, and said when it changes.
+
+        A fault that we do not know is said too: a keeper that ends in silence would never be missed.
+        """
         try:
             keeper.tend()
-        except MirrorlakeError as fault:
-            if fault.what != told:
-                self.say(f"waiting: {fault.what}")
-            return fault.what
+        except Exception as fault:
+            if self.once and not isinstance(fault, MirrorlakeError):
+                raise
+            what = fault.what if isinstance(fault, MirrorlakeError) else f"{type(fault).__name__}: {last_line(fault)}"
+            if what != told:
+                self.say(f"waiting: {what}")
+            return what
         return ""
 
     # --- once ---

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 from samples import FakeCluster
 
 from mirrorlake.errors import (
@@ -32,6 +34,17 @@ def silent_port() -> Iterator[int]:
     """Connections are taken, and nothing is ever said."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, KafkaException], ids=["bare", "wrapped"])
+def test_groups_that_a_broker_does_not_tell_are_an_error_of_ours(wrap: Callable[[KafkaError], object]) -> None:
+    """The binding gives either kind."""
+    told: Future[object] = Future()
+    told.set_result(SimpleNamespace(valid=[], errors=[wrap(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))]))
+    cluster = Cluster("a", {"bootstrap.servers": "127.0.0.1:1"})
+    cluster._admin = cast(AdminClient, SimpleNamespace(list_consumer_groups=lambda **_: told))
+    with pytest.raises(ClusterUnreachable, match="cluster a: groups: "):
+        cluster.groups()
 
 
 def test_a_port_where_nobody_answers_asks_for_advertised_listeners() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ def usable(store: str, say: Callable[[str], None]) -> str:
 
 def track(document: Mapping[str, Any], folder: Path, store: str) -> str:
     """Parameters, versions, every median and the files of `folder`; the run's id."""
+    # A folder does for one machine's results; MLflow would rather have a database, and asks to be told.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     import mlflow as client
 
     client.set_tracking_uri(store)
