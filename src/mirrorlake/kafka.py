@@ -70,6 +70,7 @@ _UNKNOWN_SETTING = re.compile(r"Unknown topic config name: ([\w.-]+)")
 _T = TypeVar("_T")
 
 READER_GROUP = "mirrorlake-reader"
+SILENT_SECONDS = 30.0
 """Of consumers that read ranges; it commits nothing."""
 QUIET = {"log_level": "0"}
 """What librdkafka would print to stderr reaches us through callbacks and errors."""
@@ -271,6 +272,7 @@ class Cluster:
     _errors: list[KafkaError] = field(default_factory=list)
     _admin: AdminClient | None = None
     _refused: bool = False
+    _silent_since: float | None = None
 
     @property
     def admin(self) -> AdminClient:
@@ -284,13 +286,25 @@ class Cluster:
     def _ask(self, what: str, call: Callable[[], _T]) -> _T:
         self._errors.clear()
         try:
-            return call()
+            answer = call()
+            self._silent_since = None
+            return answer
         except KafkaException as raised:
             fault = translate(self._cause(raised.args[0]), self.alias, what)
+            self._note_silence(fault)
             if isinstance(fault, AccessRefused) and self.renew:
                 # Requests of other threads that are under way fail with the old client, and are tried again.
                 self._admin, self._refused = None, True
             raise fault from raised
+
+    def _note_silence(self, fault: MirrorlakeError) -> None:
+        """A client that gets no answer for long is replaced: some were seen not to find a restarted broker again."""
+        if not isinstance(fault, ClusterUnreachable):
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
+        elif time.monotonic() - self._silent_since > SILENT_SECONDS:
+            self._admin, self._silent_since = None, None
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """A refused password shows as a time-out here and as itself in the error callback."""

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from samples import FakeCluster
 
+from mirrorlake import kafka
 from mirrorlake.errors import (
     AccessRefused,
     ClusterUnreachable,
@@ -45,6 +46,17 @@ def test_groups_that_a_broker_does_not_tell_are_an_error_of_ours(wrap: Callable[
     cluster._admin = cast(AdminClient, SimpleNamespace(list_consumer_groups=lambda **_: told))
     with pytest.raises(ClusterUnreachable, match="cluster a: groups: "):
         cluster.groups()
+
+
+def test_a_client_that_gets_no_answer_for_long_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = Cluster("a", {"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1)
+    first = nobody.admin
+    for silent_seconds, kept in ((60.0, True), (0.0, False)):
+        monkeypatch.setattr(kafka, "SILENT_SECONDS", silent_seconds)
+        for _ in range(2):
+            with pytest.raises(ClusterUnreachable):
+                nobody.topic_names()
+        assert (nobody.admin is first) is kept
 
 
 def test_a_port_where_nobody_answers_asks_for_advertised_listeners() -> None:
