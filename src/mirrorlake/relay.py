@@ -327,6 +327,8 @@ class Relay:
             settings.trigger_seconds,
             self.once,
         )
+        # Forgotten only now: what is asked before may be refused, and then the old failure still stands.
+        self.ingest_failure = None
         self.ingest_query = start_ingest(self.world.spark, self.ingest, reading, self._ingest_failed)
 
     def _sampled_bound(self) -> int:
@@ -343,8 +345,7 @@ class Relay:
         bound = next_bound(self._bound, batch, settings.max_records_per_batch, settings.max_bytes_per_batch)
         if bound == self._bound:
             return None
-        self.ingest_query.stop()
-        self.ingest_failure = None  # an interrupted batch says so, and runs again
+        self.ingest_query.stop()  # an interrupted batch says so, and runs again
         self.start_ingest(bound)
         return bound
 
@@ -489,7 +490,6 @@ class Relay:
         """After what passed by itself, or after a loss that the policy accepts: from where the checkpoint stands."""
         self.meet_losses()
         self._topics = self.source.describe(self.source_topics())  # a topic may be gone meanwhile
-        self.ingest_failure = None
         self.start_ingest()
 
     def lag_samples(self, at: datetime) -> pa.Table:

@@ -40,7 +40,7 @@ def calls(errand: Errand, batch: pa.RecordBatch) -> int:
         sender.send(TopicPartition("copy", 0), Shaper(errand, SOURCE).shape(batch), deadline)
     finally:
         sys.setprofile(None)
-    assert len(sender.producer) == batch.num_rows
+    assert len(sender.producer) >= batch.num_rows  # events wait in it too
     sender.discard()
     return seen["call"] + seen["c_call"]
 
