@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import confluent_kafka
 import pytest
 from harness import Flow, Record, Records, by_partition
 from pyspark.sql import SparkSession
-
-from mirrorlake.lab import Lab
 
 BIG = bytes(range(256)) * 3600  # 900 kB
 
@@ -67,37 +62,6 @@ def test_both_readers_leave_the_same_bronze(make_flow: Callable[..., Flow], reco
         )
     assert bronze["workers"] == bronze["spark"]
     assert len(bronze["workers"]) == len(AWKWARD)
-
-
-def test_a_header_name_that_is_no_text_stops_nobody(
-    make_flow: Callable[..., Flow], records: Records, topic: str, lab: Lab
-) -> None:
-    """librdkafka's binding cannot hand such a record out, so Spark's source reads the batch. The audit names it."""
-    records.create("source", topic)
-    records.send("source", topic, records.numbered(3))
-    send_with_header_name(lab.cluster("source").bootstrap_servers, topic, b"\xff\xfe")
-    flow = make_flow([topic])
-    flow.run_once()
-    arrived = records.read("target", f"source.{topic}")[0]
-    assert [record.value for record in arrived] == [b"value-0", b"value-1", b"value-2", b"odd"]
-    assert {(f.first_offset, f.last_offset) for f in flow.audit().findings} == {(3, 3)}
-
-
-def send_with_header_name(servers: str, topic: str, name: bytes) -> None:
-    """By librdkafka itself: neither its Python binding nor Java takes anything but text."""
-    [path] = (Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*")
-    library, said = ctypes.CDLL(str(path)), ctypes.create_string_buffer(512)
-    library.rd_kafka_conf_new.restype = library.rd_kafka_new.restype = ctypes.c_void_p
-    settings = ctypes.c_void_p(library.rd_kafka_conf_new())
-    library.rd_kafka_conf_set(settings, b"bootstrap.servers", servers.encode(), said, ctypes.c_size_t(512))
-    producer = ctypes.c_void_p(library.rd_kafka_new(0, settings, said, ctypes.c_size_t(512)))
-    of_topic, of_value, of_flags, of_header, end, copy = 1, 4, 7, 9, 0, 2
-    sent = library.rd_kafka_producev(
-        producer, of_topic, ctypes.c_char_p(topic.encode()), of_value, ctypes.c_char_p(b"odd"), ctypes.c_size_t(3),
-        of_flags, copy, of_header, ctypes.c_char_p(name), ctypes.c_char_p(b"x"), ctypes.c_ssize_t(1), end,
-    )  # fmt: skip
-    assert (sent, library.rd_kafka_flush(producer, 10_000)) == (0, 0)
-    library.rd_kafka_destroy(producer)
 
 
 @pytest.mark.parametrize("name", ["dots.and.more", "dashes-and-more", "under_scores_", "CamelCase", "a"])
