@@ -6,6 +6,9 @@ PY := .venv/bin/python
 EXTRAS := local,notebooks,bench,dev
 # Empty, except under `make test`, which collects coverage over all directories.
 COV :=
+# So many processes share the tests, each with clusters and a Spark session of its own: JOBS=1 for one after the other.
+JOBS := 2
+SHARED = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help java venv jars demo test check lint types unit spark-test broker-test chaos bench forget-coverage format
 
@@ -64,13 +67,13 @@ types: venv ## types, by mypy
 	$(PY) -m mypy
 
 unit: venv ## tests/unit: seconds, no JVM
-	$(PY) -m pytest tests/unit $(COV)
+	$(PY) -m pytest tests/unit $(SHARED) $(COV)
 
 spark-test: java venv ## tests/spark: a local Spark session
-	$(PY) -m pytest tests/spark $(COV)
+	$(PY) -m pytest tests/spark $(SHARED) $(COV)
 
 broker-test: java venv ## tests/broker: real Kafka brokers from jars
-	$(PY) -m pytest tests/broker $(COV)
+	$(PY) -m pytest tests/broker $(SHARED) $(COV)
 
 chaos: java venv ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
 	$(PY) tests/chaos $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))

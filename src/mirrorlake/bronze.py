@@ -12,16 +12,16 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, fetch_files, plan
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
 from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.session import on_workers
 from mirrorlake.streams import StreamId, reporting
 from mirrorlake.tables import FolderTables, Tables
 from mirrorlake.topics import RelaySpec, topics_now
@@ -220,16 +220,7 @@ class Workers:
     def fetch(self, spark: SparkSession, fetch: Fetch, ranges: Sequence[Range]) -> list[Fetched]:
         """All files of a batch; the first error that a task met."""
         tasks = plan(ranges, self.slots)
-
-        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch["id"].to_pylist():
-                    texts = [json.dumps(file.to_json()) for file in fetch_files(fetch, tasks[number])]
-                    yield pa.RecordBatch.from_pydict({"fetched": pa.array(texts, pa.string())})
-
-        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        rows = numbers.mapInArrow(work, "fetched string").collect() if tasks else []
-        fetched = [Fetched(**json.loads(row["fetched"])) for row in rows]
+        fetched = on_workers(spark, tasks, partial(fetch_files, fetch))
         for file in fetched:
             if file.error:
                 raise from_text(file.error)
@@ -346,9 +337,10 @@ class Reading:
 
 
 def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
-    """Returns the StreamingQuery."""
+    """Returns the StreamingQuery. Workers measure what they read; otherwise the query does."""
+    stream = _source(spark, ingest.spec, reading)
     return (
-        measured(_source(spark, ingest.spec, reading))
+        (measured(stream) if ingest.workers is None else stream)
         .writeStream.foreachBatch(reporting(ingest.append, failed))
         .queryName(ingest.stream.name)
         .option("checkpointLocation", str(ingest.checkpoint))

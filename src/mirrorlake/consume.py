@@ -10,7 +10,7 @@ import heapq
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,6 @@ class Fetched:
     bytes: int = 0
     error: str = ""
     """Name and message."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 File = Sequence[Range]

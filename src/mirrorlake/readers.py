@@ -20,6 +20,7 @@ import pyarrow as pa
 from mirrorlake.errors import DeliveryDoubt
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.records import SourcePartition
+from mirrorlake.session import on_workers
 from mirrorlake.tables import RECORD_COLUMNS, BronzeFiles, Readable, Segment, read_ordered
 
 if TYPE_CHECKING:
@@ -54,14 +55,11 @@ class BronzeInFolder(BronzeFiles):
         """The log says it already."""
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
-        def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def work(slices: Sequence[Slice]) -> list[Outcome]:
             refuse_retries()
-            for batch in batches:
-                for number in batch["id"].to_pylist():
-                    yield as_rows(deliver(errand, [(s, _reader(s)) for s in tasks[number]]))
+            return deliver(errand, [(slice_, _reader(slice_)) for slice_ in slices])
 
-        count = len(tasks)
-        return outcomes_of(self._spark.range(0, count, 1, count).mapInArrow(work, OUTCOMES).collect())
+        return on_workers(self._spark, tasks, work)
 
 
 def _reader(slice_: Slice) -> Callable[[], Iterable[pa.RecordBatch]]:

@@ -443,7 +443,7 @@ class Relay:
         asked, folder = self.flow.fanout.trigger_seconds, self.world.tables.folder(self.spec.table)
         if asked is not None:
             return asked
-        return 0 if folder is None or self.flow.fanout.reader == "spark" else 5
+        return 0 if folder is None or self.flow.fanout.reader == "spark" else 15
 
     def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: after a pause."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mirrorlake.errors import UsageFault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 # Secrets never get here; should one, Spark's own pages and logs must not show it.
 _REDACT = "(?i)secret|password|passwd|token|jaas|sasl|credential|connection.?string|access.?key|keystore|pem|sig="
@@ -115,6 +118,37 @@ appender.file.strategy.max = 3
 """
 
 
+def on_workers(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Iterable[Result]]) -> list[Result]:
+    """What `work` makes of each task, each in a Spark task of its own; the first that fails ends all.
+
+    A job without SQL: in small batches the plan of a query would cost more than what it carries.
+    """
+
+    def run(numbers: Iterable[int]) -> Iterator[Result]:
+        for number in numbers:
+            yield from work(tasks[number])
+
+    if not tasks:
+        return []
+    with _told_as_python():
+        return list(spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect())
+
+
+@contextlib.contextmanager
+def _told_as_python() -> Iterator[None]:
+    """What a task raised, with its traceback, as from SQL; of a worker that died, the sentence without Java's stack."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PythonException
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause()
+        if cause is not None and cause.getClass().getSimpleName() == "PythonException":
+            raise PythonException(message=cause.getMessage()) from None
+        raise RuntimeError(str(error.java_exception.getMessage()).partition("\n")[0]) from None
+
+
 def warm_up(spark: SparkSession, tasks: int) -> None:
     """Start Python workers, and load what Java needs for their tasks, beside the first questions to the clusters.
 
@@ -123,7 +157,7 @@ def warm_up(spark: SparkSession, tasks: int) -> None:
 
     def work() -> None:
         with contextlib.suppress(Exception):
-            spark.range(0, tasks, 1, tasks).mapInArrow(iter, "id bigint").collect()
+            on_workers(spark, range(tasks), lambda task: [task])
 
     Thread(target=work, daemon=True).start()
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
+import signal
 import sys
-from collections.abc import Iterable, Iterator
+import zipimport
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.bronze import shape_bronze
+from mirrorlake.session import on_workers
 from mirrorlake.tables import BronzeFiles, FolderTables, read_ordered
 
 from .frames import ORDERS_ID, TABLE, make_bronze
@@ -60,13 +64,38 @@ def test_both_redactions_know_kafkas_secrets(spark: SparkSession, setting: str) 
 
 
 def test_workers_are_this_interpreter(spark: SparkSession) -> None:
-    def executable(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import sys
+    assert on_workers(spark, [1], lambda _task: [sys.executable]) == [sys.executable]
 
-        for _ in batches:
-            yield pa.RecordBatch.from_pydict({"path": [sys.executable]})
 
-    assert spark.range(1).mapInArrow(executable, "path string").first()["path"] == sys.executable
+def test_each_task_gives_its_results_and_they_come_in_order(spark: SparkSession) -> None:
+    assert on_workers(spark, ["a", "b", "c"], lambda task: [task, task * 2]) == ["a", "aa", "b", "bb", "c", "cc"]
+    assert on_workers(spark, [], lambda task: [task]) == []
+
+
+def test_a_task_that_fails_says_what_it_met(spark: SparkSession) -> None:
+    def work(task: int) -> list[int]:
+        raise KeyError(f"task {task}")
+
+    with pytest.raises(PythonException, match="KeyError: 'task 7'"):
+        on_workers(spark, [7], work)
+
+
+def test_a_worker_that_dies_is_one_sentence(spark: SparkSession) -> None:
+    with pytest.raises(RuntimeError, match=r"Python worker exited unexpectedly[^\n]*$"):
+        on_workers(spark, [7], lambda _task: os.kill(os.getpid(), signal.SIGKILL) or [])
+
+
+def test_between_tasks_a_worker_neither_reads_zips_again_nor_searches_our_modules_for_garbage(
+    spark: SparkSession,
+) -> None:
+    """Both cost a tenth of a second for each task, which is most of what a small batch takes."""
+
+    def look(_task: int) -> list[tuple[str, int]]:
+        return [(zipimport.zipimporter.invalidate_caches.__name__, gc.get_freeze_count())]
+
+    [(forgets, frozen)] = on_workers(spark, [1], look)
+    assert forgets == "keep_list"
+    assert frozen > 50_000
 
 
 # --- large records ---

@@ -444,7 +444,7 @@ def test_a_topic_that_was_deleted_is_filled_again_by_the_next_epoch(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "said", "kind"),
     [
-        ("Py4JJavaError", "…\nWorker exited unexpectedly", DeliveryDoubt),
+        ("RuntimeError", "Job aborted: Python worker exited unexpectedly", DeliveryDoubt),
         ("PythonException", "Traceback …\nmirrorlake.errors.DeliveryDoubt: an earlier attempt", DeliveryDoubt),
         ("PythonException", "Traceback …\nKeyError: 'x'", DataAtRisk),
     ],
