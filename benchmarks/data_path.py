@@ -2,7 +2,7 @@
 
     python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--json FILE]
 
-Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002, 0003 and 0008 hold figures of one run.
+Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002, 0003, 0008 and 0009 hold figures.
 """
 
 from __future__ import annotations
@@ -465,12 +465,51 @@ def measure_small(root: Path, rounds: int) -> Figures:
     found: Figures = {name: [] for name in SETTINGS}
     for _ in range(rounds):
         for name in SETTINGS:
-            command = [sys.executable, __file__, "--small", name, "--lab", str(root / "lab")]
-            said = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert said.returncode == 0, said.stderr[-3000:]
-            found[name].append(json.loads(said.stdout.splitlines()[-1]))
+            found[name].append(by_itself("--small", name, "--lab", str(root / "lab")))
             say(f"{name}: {json.dumps(found[name][-1])}")
     return found
+
+
+# --- what a job costs that carries nothing ---
+
+DAEMONS = ("pyspark.daemon", "mirrorlake.daemon")
+JOBS = 60
+
+
+def empty_jobs(daemon: str, root: Path) -> Figures:
+    """Medians in ms, of jobs with a task for each core that do nothing, one after the other."""
+    settings = session.settings(jars.resolve(jars.SPARK, say), "2g", CORES, "zstd", root / "logs")
+    settings["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1"
+    spark = session.start({**settings, "spark.python.daemon.module": daemon}, root / "logs")
+    ways: dict[str, Callable[[], object]] = {
+        "mapInArrow": lambda: spark.range(0, CORES, 1, CORES).mapInArrow(iter, "id bigint").collect(),
+        "without SQL": lambda: session.on_workers(spark, range(CORES), lambda task: [task]),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(JOBS + JOBS // 2):
+        for name, job in ways.items():
+            begun = time.monotonic()
+            job()
+            times[name] += [(time.monotonic() - begun) * 1000] if number >= JOBS // 2 else []
+    spark.stop()
+    return {name: round(statistics.median(found)) for name, found in times.items()}
+
+
+def measure_jobs(rounds: int) -> Figures:
+    found: Figures = {name: [] for name in DAEMONS}
+    for _ in range(rounds):
+        for name in DAEMONS:
+            found[name].append(by_itself("--daemon", name))
+            say(f"{name}: {json.dumps(found[name][-1])}")
+    return found
+
+
+def by_itself(*given: str) -> Figures:
+    """A part of this program in a process of its own."""
+    said = subprocess.run([sys.executable, __file__, *given], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr[-3000:]
+    figures: Figures = json.loads(said.stdout.splitlines()[-1])
+    return figures
 
 
 # --- the command ---
@@ -481,9 +520,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--bytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--parts", default="fanout,ingest,readers,small")
+    parser.add_argument("--parts", default="fanout,ingest,readers,small,jobs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--small", help=argparse.SUPPRESS)
+    parser.add_argument("--daemon", help=argparse.SUPPRESS)
     parser.add_argument("--lab", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -494,6 +534,8 @@ def measure(given: argparse.Namespace, root: Path) -> Figures:
     with Lab(root / "lab") as lab:
         clusters = lab.up([ClusterSpec("src"), ClusterSpec("dst")])
         scene = Scene(root, clusters["src"], clusters["dst"], given.records, given.bytes)
+        if "jobs" in parts:
+            figures["jobs"] = measure_jobs(given.rounds)
         if "small" in parts:
             figures["small"] = measure_small(root, 1)
         if {"fanout", "ingest", "readers"} & set(parts):
@@ -514,6 +556,9 @@ def main() -> None:
         if given.small:
             lab = Lab(given.lab)
             print(json.dumps(small_batches(given.small, Path(folder), lab.cluster("src"), lab.cluster("dst"))))
+            return
+        if given.daemon:
+            print(json.dumps(empty_jobs(given.daemon, Path(folder))))
             return
         figures = measure(given, Path(folder))
     text = json.dumps(figures, indent=1)

@@ -428,8 +428,8 @@ class Cluster(Model):
 
 
 class Ingest(Model):
-    trigger_seconds: Seconds = 0
-    """Pause between batches; 0 starts the next at once."""
+    trigger_seconds: Seconds = 0.5
+    """A batch begins at most this often; 0 begins the next at once, for less latency and more commits."""
     max_records_per_batch: int = Field(default=500000, ge=1)
     """Most records of one batch."""
     max_bytes_per_batch: Bytes = 256 * MIB
@@ -440,7 +440,7 @@ class Ingest(Model):
 
 class Fanout(Model):
     trigger_seconds: Seconds | None = None
-    """Pause between looks at the table; by default 5 where ingest wakes the fan-out, 0 where only Spark may read."""
+    """Pause between looks at the table; by default 15 where ingest wakes the fan-out, 0 where only Spark may read."""
     max_bytes_per_round: Bytes = 256 * MIB
     """Most bytes sent before the ledger hears of it."""
     delivery_timeout_seconds: int = Field(default=120, ge=1)

@@ -1,16 +1,19 @@
 """`make chaos [ROWS=24,26,kill] [SEED=1] [MINUTES=10]`: every row of the fault table against real brokers and runners.
 
-Prints a line for each row as it ends, writes JSON, and exits with 1 where a promise was broken.
+Prints a line for each row as it ends, writes JSON, and exits with 1 where a promise was broken. Rows mostly wait, so
+two processes share them, each with clusters and a Spark session of its own; `--jobs 1` runs one row after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +21,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -124,10 +128,43 @@ def run_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) 
             if options.budget and time.monotonic() - begun > options.budget:
                 console.print("the time is over: further rows were not run")
                 break
+            if options.claims and not claimed(options.claims, row):
+                continue
             verdicts.append(judge(stage, row, options.seed))
             say(console, verdicts[-1])
             remember(options.json, verdicts[-1:])
     return verdicts
+
+
+def claimed(claims: Path, row: Row) -> bool:
+    """Whether the row is ours: each goes to the process that asks first."""
+    try:
+        (claims / row.number).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def share_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) -> list[Verdict]:
+    """Several processes take row after row; what none of them got to judge has failed."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as claims, contextlib.ExitStack() as stack:
+        given = ["--rows", ",".join(row.number for row in rows), "--seed", options.seed, "--minutes", options.minutes]
+        given += ["--waiting", options.waiting, "--json", options.json, "--jobs", 1, "--claims", claims]
+        given += ["--budget", options.budget] if options.budget else []
+        command = [sys.executable, str(Path(__file__).parent), *map(str, given)]
+        for process in [subprocess.Popen(command) for _ in range(options.jobs)]:
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            process.wait()
+        taken = {path.name for path in Path(claims).iterdir()}
+    console.print(f"{len(taken)} rows by {options.jobs} processes in {(time.monotonic() - begun) / 60:.1f} minutes")
+    found = {v["number"]: Verdict(**v) for v in known(options.json) if v["seed"] == options.seed}
+    return [found.get(row.number) or unjudged(row, options.seed) for row in rows if row.number in taken]
+
+
+def unjudged(row: Row, seed: int) -> Verdict:
+    return Verdict(row.number, row.name, row.injected, row.expected, FAILED, 0, seed, "its process ended before it did")
 
 
 def say(console: Console, v: Verdict) -> None:
@@ -138,10 +175,16 @@ def say(console: Console, v: Verdict) -> None:
 
 def remember(path: Path, verdicts: Sequence[Verdict]) -> None:
     """Add to what earlier runs found: the newest verdict of each row counts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remember(path, verdicts)
+
+
+def _remember(path: Path, verdicts: Sequence[Verdict]) -> None:
     kept = {v["number"]: v for v in known(path)} | {v.number: asdict(v) for v in verdicts}
     order = {row.number: place for place, row in enumerate(ROWS)}
     listed = sorted(kept.values(), key=lambda v: order.get(v["number"], len(order)))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -167,8 +210,8 @@ def _cell(found: dict[str, object] | None) -> str:
     return " ".join(f"{found['verdict']}{said}".split())[:200].replace("|", "\\|")
 
 
-def known(path: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(path.read_text()) if path.exists() else []
+def known(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     return found
 
 
@@ -181,6 +224,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path(".mirrorlake/chaos.json"), help="where verdicts are written")
     parser.add_argument("--budget", type=float, help="begin no row after so many seconds")
     parser.add_argument("--resume", action="store_true", help="leave out rows that the JSON says passed")
+    parser.add_argument("--jobs", type=int, default=2, help="how many processes share the rows")
+    parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--docs", type=Path, help="write the table of this page from the JSON, and run nothing")
     parser.add_argument("--list", action="store_true", help="only say what there is")
     options = parser.parse_args()
@@ -198,7 +243,10 @@ def main() -> int:
         for row in rows:
             console.print(f"{row.number:>4} {row.name} ({row.injected}): {row.expected}", soft_wrap=True)
         return 0
-    verdicts = run_all(rows, options, console)
+    if options.claims:
+        return 1 if any(v.verdict == FAILED for v in run_all(rows, options, console)) else 0
+    alone = options.jobs < 2 or len(rows) < 4
+    verdicts = (run_all if alone else share_all)(rows, options, console)
     console.print(table_of(verdicts))
     counts = {kind: sum(v.verdict == kind for v in verdicts) for kind in COLOURS}
     console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f"; seed {options.seed}")

@@ -1,0 +1,59 @@
+"""A real Spark cluster on this machine: a master, and workers with a core each, in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mirrorlake.errors import ClusterUnreachable
+from mirrorlake.lab.processes import Process, stop
+from mirrorlake.lab.settings import HOST, free_ports
+
+DEPLOY = "org.apache.spark.deploy"
+READY_SECONDS = 60
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, workers: int) -> Iterator[dict[str, str]]:
+    """Settings for `runner.spark` of a flow that runs there."""
+    port, page = free_ports(2)
+    address = f"spark://{HOST}:{port}"
+    processes = [_launch(folder / "master", "master.Master", "--port", str(port), "--webui-port", str(page))]
+    try:
+        for number in range(workers):
+            home = folder / f"worker-{number}"
+            given = ["--cores", "1", "--memory", "1g", "--work-dir", str(home), "--webui-port", "0", address]
+            processes.append(_launch(home, "worker.Worker", *given))
+        _await_workers(folder / "master" / "output.txt", workers)
+        yield settings(address)
+    finally:
+        stop(processes, 10)
+
+
+def settings(address: str) -> dict[str, str]:
+    return {
+        "spark.master": address,
+        "spark.driver.host": HOST,
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+
+
+def _launch(home: Path, role: str, *given: str) -> Process:
+    import pyspark
+
+    home.mkdir(parents=True)
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"{DEPLOY}.{role}", "--host", HOST, *given]
+    return Process.start(command, home / "output.txt", home / "process.json")
+
+
+def _await_workers(said: Path, workers: int) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while said.read_text().count("Registering worker") < workers:
+        if time.monotonic() > deadline:
+            raise ClusterUnreachable(f"Spark's workers did not register within {READY_SECONDS} s", f"see {said}")
+        time.sleep(0.1)
