@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 
+from mirrorlake.errors import MirrorlakeError, StorageUnreachable
 from mirrorlake.failpoints import hit
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
 from mirrorlake.tables import Tables
@@ -233,4 +234,13 @@ class LedgerWriter:
                 listener(entries)
         except Exception as error:
             # Kept for the next caller: a ledger that cannot be written stops the flow.
-            self._failure = error
+            self._failure = self._unwritten(error)
+            self._failure.__cause__ = error
+
+    def _unwritten(self, error: Exception) -> MirrorlakeError:
+        if isinstance(error, MirrorlakeError):
+            return error
+        return StorageUnreachable(
+            f"the ledger {self._name} cannot be written: {error}",
+            "is there room, and may we write? run again: it reads back what was sent, and goes on",
+        )

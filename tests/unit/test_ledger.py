@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorlake.errors import StorageUnreachable
 from mirrorlake.ledger import (
     BASELINE,
     RELAY,
@@ -279,12 +280,12 @@ def test_without_a_flush_entries_are_committed_in_time(tables: NotedTables) -> N
 def test_a_table_that_fails_surfaces_at_flush_and_at_every_later_add(writer: LedgerWriter, tables: NotedTables) -> None:
     tables.fault = OSError("disk full")
     writer.add([entry()])
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageUnreachable, match=r"the ledger .* cannot be written: disk full"):
         writer.flush()
     tables.fault = None
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageUnreachable, match=r"the ledger .* cannot be written: disk full"):
         writer.add([entry()])
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageUnreachable, match=r"the ledger .* cannot be written: disk full"):
         writer.flush()
     # What came after the failure must not be written: it would hide what is missing.
     assert tables.commits == []
@@ -302,7 +303,7 @@ def test_close_says_a_failure_and_ends_the_thread(tables: NotedTables) -> None:
     tables.fault = OSError("disk full")
     writer = writer_for(tables)
     writer.add([entry()])
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageUnreachable, match=r"the ledger .* cannot be written: disk full"):
         writer.close()
     assert not writer._thread.is_alive()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirrorlake.bench.scenarios import CONTENDERS, MIRRORLAKE, MM2_TUNED, Scenario
+from mirrorlake.bench.scenarios import CONTENDERS, MIRRORLAKE, MM2_TUNED, TENTH, Scenario
 
 Rounds = list[dict[str, dict[str, float]]]
 """For each round: contender -> figures."""
@@ -79,18 +79,29 @@ class Goal:
     as_ratio: bool
     least: float | None = None
     most: float | None = None
+    against: str = ""
+    """Another scenario, where Mirrorlake is compared with itself."""
 
     def reached(self, measured: Mapping[str, Measured]) -> tuple[Spread, bool] | None:
         """None where the run did not measure it."""
-        held = measured.get(self.scenario)
-        found = held and (held.ratio(self.figure) if self.as_ratio else held.spread(MIRRORLAKE, self.figure))
+        found = self._found(measured)
         if not found:
             return None
         well = (self.least is None or found.median >= self.least) and (self.most is None or found.median <= self.most)
         return found, well
 
+    def _found(self, measured: Mapping[str, Measured]) -> Spread | None:
+        held, base = measured.get(self.scenario), measured.get(self.against)
+        if held is None or (self.against and base is None):
+            return None
+        if self.as_ratio:
+            return held.ratio(self.figure)
+        found = held.spread(MIRRORLAKE, self.figure)
+        to = base.spread(MIRRORLAKE, self.figure) if base else Spread(1, 1, 1)
+        return Spread(found.median / to.median, found.least / to.most, found.most / to.least) if found and to else None
 
-RATE, READS = "steady_records_per_second", "source_bytes_per_record"
+
+RATE, READS, COST = "steady_records_per_second", "source_bytes_per_record", "cpu_seconds_per_million"
 GOALS = (
     Goal("one target, 1 kB: steady rate, against tuned MM2", "base", RATE, True, least=1.0),
     Goal("three targets, 1 kB: steady rate, against tuned MM2", "3 targets", RATE, True, least=1.5),
@@ -99,5 +110,7 @@ GOALS = (
     Goal("latency at 2,000 records/s, p50, seconds", "2,000 records/s", "latency_p50_seconds", False, most=1.0),
     Goal("latency at 2,000 records/s, p99, seconds", "2,000 records/s", "latency_p99_seconds", False, most=2.0),
     Goal("start until the first record, against tuned MM2", "base", "first_record_seconds", True, most=1.0),
+    Goal("ten times the records: CPU for each, against a tenth", "base", COST, False, most=1.0, against=TENTH),
+    Goal("sixteen times the partitions: CPU, the same records", "16 partitions", COST, False, None, 16, "1 partition"),
     Goal("500 mostly idle topics, cores", "500 idle topics", "cores", False, most=0.5),
 )

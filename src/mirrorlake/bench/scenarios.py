@@ -9,6 +9,7 @@ from mirrorlake.errors import UsageFault
 
 MM2_DEFAULTS, MM2_TUNED, MIRRORLAKE = CONTENDERS = ("mm2-defaults", "mm2-tuned", "mirrorlake")
 THROUGHPUT, FILL, LATENCY, IDLE = "throughput", "fill", "latency", "idle"
+TENTH = "a tenth of the records"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def full(records: int = 2_000_000, rounds: int = 3) -> list[Scenario]:
         replace(base, name="16 partitions", partitions=16),
         replace(base, name="30 ms round trip", round_trip_ms=30),
         replace(base, name="new target", kind=FILL, contenders=(MM2_TUNED, MIRRORLAKE)),
+        replace(base, name=TENTH, records=records // 10, rounds=1, contenders=(MIRRORLAKE,)),
         replace(pace, name="2,000 records/s", per_second=2_000),
         replace(pace, name="10,000 records/s", per_second=10_000),
         replace(pace, name="500 idle topics", kind=IDLE, per_second=20, topics=500, partitions=1, rounds=1,
