@@ -283,6 +283,10 @@ class Cluster:
             self._admin = AdminClient({**self.config, **QUIET, "error_cb": self._errors.append})
         return self._admin
 
+    def close(self) -> None:
+        """Let go of the client and its threads; another question would make a new one."""
+        self._admin = None
+
     def _ask(self, what: str, call: Callable[[], _T]) -> _T:
         self._errors.clear()
         try:

@@ -151,6 +151,9 @@ class Run:
         targets = set() if self.once else clusters.keys() - {flow.source for flow in flows}
         ids = reach_all_but(clusters, targets, self.say)
         with contextlib.ExitStack() as stack:
+            for cluster in clusters.values():
+                # Spark keeps what it called back, and so all that a relay held, for as long as the process lives.
+                stack.callback(cluster.close)
             leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
             self._secrets = secrets = stack.enter_context(secrets_folder(self.config))
             spark = self.spark or stack.enter_context(self._own_spark(root))

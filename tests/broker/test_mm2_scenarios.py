@@ -221,7 +221,9 @@ def test_offset_translation_behind_replication_flow(mirror: Mirror, records: Rec
     commit(records, PRIMARY, group, name, 900)
     await_sync(records, group, name)
     commit(records, PRIMARY, group, name, 100)
-    wait_until(lambda: mirror.checkpoints(group)[-1]["source_offset"] == 100, "the checkpoint to go back")
+    wait_until(
+        lambda: [one["source_offset"] for one in mirror.checkpoints(group)][-1:] == [100], "the checkpoint to go back"
+    )
     last = mirror.checkpoints(group)[-1]
     assert last["decision"] == "keep: the group went back from 900 to 100; groups.rewind is off"
     assert last["target_offset"] == 100

@@ -41,6 +41,24 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     assert flow.audit().ok
 
 
+def test_runs_of_one_process_leave_no_clients_behind(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    """A notebook may run a flow many times."""
+    records.create("source", topic)
+    records.send("source", topic, records.numbered(20))
+    flow = make_flow([topic])
+    flow.run_once()
+    once = client_threads()
+    for _ in range(3):
+        flow.run_once()
+    wait_until(lambda: client_threads() <= once, f"no more than {once} threads of librdkafka")
+
+
+def client_threads() -> int:
+    return sum(path.read_text().startswith("rdk:") for path in Path("/proc/self/task").glob("*/comm"))
+
+
 def test_new_topics_and_partitions_are_relayed_without_a_restart_and_a_pause_holds_only_what_it_names(
     make_flow: Callable[..., Flow], records: Records, topic: str, spark: SparkSession
 ) -> None:
