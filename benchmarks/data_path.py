@@ -482,7 +482,9 @@ def empty_jobs(daemon: str, root: Path) -> Figures:
     settings["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1"
     spark = session.start({**settings, "spark.python.daemon.module": daemon}, root / "logs")
     ways: dict[str, Callable[[], object]] = {
-        "mapInArrow": lambda: spark.range(0, CORES, 1, CORES).mapInArrow(iter, "id bigint").collect(),
+        "mapInArrow": lambda: (
+            spark.range(0, CORES, 1, CORES).mapInArrow(lambda batches: batches, "id bigint").collect()
+        ),
         "without SQL": lambda: session.on_workers(spark, range(CORES), lambda task: [task]),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}

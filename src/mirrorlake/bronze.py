@@ -246,10 +246,10 @@ class Ingest:
     """What the newest batch held, where workers read it."""
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch: know the topics' ids, then append."""
+        """One micro-batch: know the ids of its topics, then append."""
         hit("batch-begun")
-        self._learn_topic_ids()
         if self.workers is None or not self._append_by_workers(self.workers, frame.sparkSession, batch_id):
+            self._learn_topic_ids(topics_now(self.spec, self.source))
             shaped = shape_bronze(frame, self.topic_ids, batch_id).coalesce(MAX_FILES_PER_BATCH)
             self.tables.append_frame(shaped, self.spec.table, self.stream.txn_app_id, batch_id, self.codec)
         hit("bronze-committed")
@@ -259,7 +259,9 @@ class Ingest:
         """False where a record is such that only Spark's source can read it."""
 
         def write(folder: Path) -> list[Path]:
-            ranges = self._ranges(*batch_bounds(self.checkpoint, batch_id))
+            begin, end = batch_bounds(self.checkpoint, batch_id)
+            self._learn_topic_ids({at.topic for at in end if end[at] != begin.get(at)} | self._unknown(end))
+            ranges = self._ranges(begin, end)
             fetch = Fetch(
                 self.source.alias, workers.consumer_config, str(folder), self.codec, batch_id,
                 time.time_ns() // 1000,
@@ -280,7 +282,8 @@ class Ingest:
         new = self.source.log_starts(at for at in end if at not in begin)
         bounds = {at: (begin.get(at, new.get(at, 0)), until) for at, until in end.items()}
         wrong = [at for at in begin if at not in end or begin[at] > end[at]]
-        wrong += [at for at in end if at.topic not in self.topic_ids]
+        unknown = self._unknown(end)
+        wrong += [at for at in end if at.topic in unknown]
         if wrong:
             # Whoever starts the query again looks for what was lost, and says it.
             raise ClusterUnreachable(
@@ -293,8 +296,12 @@ class Ingest:
             if first < until
         ]
 
-    def _learn_topic_ids(self) -> None:
-        seen = self.source.describe(topics_now(self.spec, self.source))
+    def _unknown(self, offsets: Iterable[TopicPartition]) -> set[str]:
+        return {at.topic for at in offsets} - self.topic_ids.keys()
+
+    def _learn_topic_ids(self, topics: Iterable[str]) -> None:
+        """Of those that give records: hundreds that are idle need not be asked for each batch."""
+        seen = self.source.describe(topics)
         changed = [name for name, topic in seen.items() if not is_same_topic(self.topic_ids.get(name, ""), topic.id)]
         if changed:
             raise SourceLoss(

@@ -159,7 +159,7 @@ def batch_of(checkpoint: Path, topic_id: str) -> None:
     """What a batch learns of the source, in a process that begins with what the one before kept."""
     source: Any = SimpleNamespace(alias="a", describe=lambda _: {"orders": TopicInfo("orders", topic_id, 1, 1)})
     spec, anything = RelaySpec("f", "bronze.orders", ("orders",)), cast(Any, None)
-    Ingest(spec, anything, checkpoint, anything, source, read_topic_ids(checkpoint))._learn_topic_ids()
+    Ingest(spec, anything, checkpoint, anything, source, read_topic_ids(checkpoint))._learn_topic_ids(["orders"])
 
 
 def test_each_partition_is_looked_at_in_order() -> None:

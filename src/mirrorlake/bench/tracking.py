@@ -38,7 +38,8 @@ def track(document: Mapping[str, Any], folder: Path, store: str) -> str:
     with client.start_run() as run:
         client.log_params({**document["machine"], **document["versions"], "quick": document["quick"]})
         client.log_metrics(metrics(document))
-        client.log_artifacts(str(folder))
+        for path in sorted(filter(Path.is_file, folder.iterdir())):  # the store itself may be a folder in here
+            client.log_artifact(str(path))
         return str(run.info.run_id)
 
 
