@@ -98,6 +98,8 @@ def test_mirrorlake_and_mm2_make_the_same_of_one_file(clusters: Lab, tmp_path: P
         {
             **FAST,
             "emit.heartbeats.enabled": "true",
+            # Its heartbeats topic may come after its first look at topics; the next is after ten minutes by default.
+            "refresh.topics.interval.seconds": "5",
             "sync.topic.configs.interval.seconds": "1",
             "sync.topic.acls.interval.seconds": "1",
         },

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from mirrorlake.errors import ClusterUnreachable, TopicMissing, UsageFault
 from mirrorlake.lab.brokers import Lab, LabCluster, Say, silent
+from mirrorlake.lab.processes import wait_until
 from mirrorlake.lab.settings import ClusterSpec, parse_spec, properties_text
 
 ANSWER_SECONDS = 20
@@ -112,6 +113,8 @@ def topics(
         if create:
             topic = NewTopic(create, partitions, min(3, cluster.spec.brokers), config=_pairs(config))
             admin.create_topics([topic])[create].result(ANSWER_SECONDS)
+            # The controller has it; brokers tell of it a moment later.
+            wait_until(lambda: create in admin.list_topics(timeout=ANSWER_SECONDS).topics, ANSWER_SECONDS)
         found = admin.list_topics(timeout=ANSWER_SECONDS).topics
     _print_table(("topic", "partitions"), [[t, str(len(found[t].partitions))] for t in sorted(found)])
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from mirrorlake.errors import ClusterUnreachable
-from mirrorlake.lab.processes import Process, stop
+from mirrorlake.lab.processes import Process, stop, wait_until
 from mirrorlake.lab.settings import HOST, free_ports
 
 DEPLOY = "org.apache.spark.deploy"
@@ -52,8 +51,5 @@ def _launch(home: Path, role: str, *given: str) -> Process:
 
 
 def _await_workers(said: Path, workers: int) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while said.read_text().count("Registering worker") < workers:
-        if time.monotonic() > deadline:
-            raise ClusterUnreachable(f"Spark's workers did not register within {READY_SECONDS} s", f"see {said}")
-        time.sleep(0.1)
+    if not wait_until(lambda: said.read_text().count("Registering worker") >= workers, READY_SECONDS):
+        raise ClusterUnreachable(f"Spark's workers did not register within {READY_SECONDS} s", f"see {said}")
