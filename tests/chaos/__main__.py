@@ -153,9 +153,11 @@ def share_all(rows: Sequence[Row], options: argparse.Namespace, console: Console
         given += ["--waiting", options.waiting, "--json", options.json, "--jobs", 1, "--claims", claims]
         given += ["--budget", options.budget] if options.budget else []
         command = [sys.executable, str(Path(__file__).parent), *map(str, given)]
-        for process in [subprocess.Popen(command) for _ in range(options.jobs)]:
+        processes = [subprocess.Popen(command) for _ in range(options.jobs)]
+        for process in processes:
             stack.callback(process.wait)
             stack.callback(process.terminate)
+        for process in processes:
             process.wait()
         taken = {path.name for path in Path(claims).iterdir()}
     console.print(f"{len(taken)} rows by {options.jobs} processes in {(time.monotonic() - begun) / 60:.1f} minutes")
