@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 from rows import ROWS, Row
@@ -98,7 +99,7 @@ def judge(stage: Stage, row: Row, seed: int) -> Verdict:
         verdict, said = PASSED, row.run(stage) or ""
     except NotHere as why:
         verdict, said = NOT_HERE, str(why)
-    except Exception as error:
+    except (Exception, pytest.fail.Exception) as error:
         verdict, said = FAILED, f"{type(error).__name__}: {error}"
         traceback.print_exc(limit=-4)
     stage.settle()

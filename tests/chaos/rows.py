@@ -1371,6 +1371,8 @@ def _elect_uncleanly(stage: Stage, trio: LabCluster) -> str:
     stage.records.send("trio", topic, stage.records.numbered(100), acks="all")
     trio.kill_broker(1)
     stage.records.send("trio", topic, stage.records.numbered(50, 1, 100), acks="1")
+    # Nobody may read them before the follower is given up: until then they are on one broker only.
+    wait_until(lambda: stage.ends("trio", topic) == 150, "the records that only the leader has")
     flow.run_once()
     trio.kill_broker(0)
     trio.start_broker(1)
