@@ -45,6 +45,7 @@ from stage import (
     expect_equal,
     finish,
     jvm_of,
+    patiently,
     terminate,
     wait_until,
 )
@@ -52,6 +53,7 @@ from stage import (
 from mirrorlake.errors import AccessRefused, DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
 from mirrorlake.failpoints import POINTS
 from mirrorlake.lab import ClusterSpec, LabCluster, certs
+from mirrorlake.records import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -1372,7 +1374,7 @@ def _elect_uncleanly(stage: Stage, trio: LabCluster) -> str:
     trio.kill_broker(1)
     stage.records.send("trio", topic, stage.records.numbered(50, 1, 100), acks="1")
     # Nobody may read them before the follower is given up: until then they are on one broker only.
-    wait_until(lambda: stage.ends("trio", topic) == 150, "the records that only the leader has")
+    wait_until(lambda: _end_of(stage, topic) == 150, "the records that only the leader has")
     flow.run_once()
     trio.kill_broker(0)
     trio.start_broker(1)
@@ -1382,6 +1384,11 @@ def _elect_uncleanly(stage: Stage, trio: LabCluster) -> str:
     lost = [(row["kind"], row["first_offset"], row["last_offset"]) for row in flow.rows("ops.incidents")]
     assert lost == [("log_truncated", 100, 149)], lost
     return "offsets 100-149 are in bronze and on the target; the source has them no more"
+
+
+def _end_of(stage: Stage, topic: str) -> int:
+    at = TopicPartition(topic, 0)
+    return patiently(lambda: stage.records.cluster("trio").log_ends([at])[at])
 
 
 def _leader(admin: AdminClient, topic: str) -> int:
