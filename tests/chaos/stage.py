@@ -83,6 +83,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.records = Records(self.lab)
+        self._standing = self.lab.names()
         self.random = random.Random(self.seed)  # noqa: S311
         for name in self.proxies:
             self.records.clients[name] = Cluster(name, direct(self.lab.cluster(name)))
@@ -95,11 +96,11 @@ class Stage:
         return self.lab.cluster(name)
 
     def settle(self) -> None:
-        """After a row: no fault stays switched on, and every broker serves."""
+        """After a row: no fault stays switched on, and every broker serves that all rows share."""
         for proxy in self.proxies.values():
             proxy.release()
             proxy.set(PASS)
-        for name in self.lab.names():
+        for name in self._standing:
             cluster = self.cluster(name)
             for broker in cluster.ports:
                 if cluster.process(broker) is None:
