@@ -76,7 +76,7 @@ broker-test: java venv ## tests/broker: real Kafka brokers from jars
 	$(PY) -m pytest tests/broker $(SHARED) $(COV)
 
 chaos: java venv ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
-	$(PY) tests/chaos $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(PY) tests/chaos --jobs $(JOBS) $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: java venv ## beside the real MirrorMaker 2, takes hours; QUICK=1 for a short look; BENCH='--rounds 2'
 	$(PY) -m mirrorlake.cli bench $(if $(QUICK),--quick) $(BENCH)

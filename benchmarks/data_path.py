@@ -2,7 +2,7 @@
 
     python benchmarks/data_path.py [--records 300000] [--bytes 1000] [--rounds 3] [--json FILE]
 
-Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002, 0003, 0008 and 0009 hold figures.
+Real brokers, and the relay's own ingest, sender and runner. docs/decisions/0002, 0003 and 0009 hold figures.
 """
 
 from __future__ import annotations
