@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 CHUNK = 16_384
 PRODUCE = 0  # the number of the request in Kafka's protocol
 
-PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE = MODES = (
+PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE, HOLD = MODES = (
     "pass",
     "refuse",  # nobody listens
     "blackhole",  # connections stay, nothing moves; what was sent moves on when the fault ends
@@ -29,6 +29,7 @@ PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE = MOD
     "throttle",  # `bytes_per_second` for each connection and direction
     "half-close",  # the broker's side says it is done; the client may still send
     "drop-response",  # produce requests land, from then on the connection says nothing more
+    "hold",  # a produce request does not land, and its connection stands still, until `release`
 )
 
 
@@ -63,8 +64,6 @@ class Connection:
     """Nothing moves on this connection, whatever others do."""
     deaf: bool = False
     """The client hears nothing more."""
-    produced: int = 0
-    """Produce requests that passed."""
     moved_bytes: int = 0
     frames: Frames = field(default_factory=Frames)
 
@@ -117,12 +116,8 @@ class Proxy:
         for connection in self.connections():
             connection.reset()
 
-    def hold_producers(self) -> list[Connection]:
-        """Connections that carried records stand still, new ones work; `release` lets what they sent go on."""
-        held = [connection for connection in self.connections() if connection.produced]
-        for connection in held:
-            connection.held = True
-        return held
+    def holds(self) -> bool:
+        return any(connection.held for connection in self.connections())
 
     def release(self) -> None:
         for connection in self.connections():
@@ -209,8 +204,9 @@ class Proxy:
             return True
         if PRODUCE in list(connection.frames.kinds(data)):
             self.produce_requests += 1
-            connection.produced += 1
             connection.deaf = connection.deaf or self.mode == DROP_RESPONSE
+            connection.held = self.mode == HOLD
+            self._go_on(connection)
         return self._give(connection, connection.broker, data)
 
     def _responses(self, connection: Connection) -> bool:
