@@ -10,7 +10,7 @@ COV :=
 JOBS := 2
 SHARED = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help java venv jars demo test check lint types unit spark-test broker-test chaos bench forget-coverage format
+.PHONY: help java venv jars classes demo test check lint types unit spark-test broker-test chaos bench forget-coverage format
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ venv: ## .venv with everything; instant while pyproject.toml and constraints.txt
 jars: java venv ## fetch the Java jars of Spark and of the lab's brokers
 	$(PY) -m mirrorlake.jars
 
-demo: java venv ## real brokers, a relay and its proof, from nothing; KEEP=1 leaves them running
+classes: java venv ## a short relay from which Java keeps its classes for quicker starts; instant where it did
+	@$(PY) -m mirrorlake.cli lab classes > /dev/null
+
+demo: java venv classes ## real brokers, a relay and its proof, from nothing; KEEP=1 leaves them running
 	$(PY) -m mirrorlake.demo $(if $(KEEP),--keep)
 
 test: COV = --cov --cov-append --cov-report=
@@ -72,10 +75,10 @@ unit: venv ## tests/unit: seconds, no JVM
 spark-test: java venv ## tests/spark: a local Spark session
 	$(PY) -m pytest tests/spark $(SHARED) $(COV)
 
-broker-test: java venv ## tests/broker: real Kafka brokers from jars
+broker-test: java venv classes ## tests/broker: real Kafka brokers from jars
 	$(PY) -m pytest tests/broker $(SHARED) $(COV)
 
-chaos: java venv ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
+chaos: java venv classes ## the fault table against real brokers and runners; ROWS=24,kill SEED=7 MINUTES=10
 	$(PY) tests/chaos --jobs $(JOBS) $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: java venv ## beside the real MirrorMaker 2, takes hours; QUICK=1 for a short look; BENCH='--rounds 2'

@@ -34,6 +34,7 @@ READING_ORDER = (
     "acls",  # ACLs as on the source
     "targets",  # what a target needs: looked at, planned, carried out
     "access",  # the least rights that a flow needs, and which of them we have
+    "classes",  # what Java loaded, kept for its next start
     "session",  # the Spark session
     "commits",  # files that tasks wrote -> a commit, once for each transaction
     "tables",  # Delta tables: where they are, appending, reading, which files hold which offsets

@@ -108,6 +108,7 @@ def _java_release(executable: Path) -> int:
     return int(re.split(r"[._-]", _version_of(executable).removeprefix("1."))[0])
 
 
+@lru_cache(maxsize=1)
 def _version_of(executable: Path) -> str:
     said = subprocess.run([executable, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(\d[^"]*)"', said)
@@ -119,20 +120,23 @@ def _version_of(executable: Path) -> str:
 # -- where they are kept
 
 
+def cache() -> Path:
+    return Path(os.environ.get("MIRRORLAKE_JARS") or Path.home() / ".cache/mirrorlake/jars")
+
+
 def _folder(bundle: Bundle) -> Path:
-    root = Path(os.environ.get("MIRRORLAKE_JARS") or Path.home() / ".cache/mirrorlake/jars")
     decides = "\n".join([*bundle.coordinates, *_left_out(bundle)])
-    return root / f"{bundle.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
+    return cache() / f"{bundle.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
 
 def _left_out(bundle: Bundle) -> list[str]:
     """Artifacts that Spark ships: a second copy on the class path would shadow or clash."""
     if not bundle.beside_spark:
         return []
-    return sorted({match["artifact"] for jar in _spark_jars() if (match := JAR_NAME.fullmatch(jar.name))})
+    return sorted({match["artifact"] for jar in spark_jars() if (match := JAR_NAME.fullmatch(jar.name))})
 
 
-def _spark_jars() -> list[Path]:
+def spark_jars() -> list[Path]:
     spec = importlib.util.find_spec("pyspark")
     return sorted(Path(spec.origin).parent.glob("jars/*.jar")) if spec and spec.origin else []
 
@@ -188,7 +192,7 @@ def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
 
 def _resolver(bundle: Bundle, work: Path, jars: Path) -> list[str]:
     """The command that fills `jars`: Ivy where PySpark is installed, else Maven."""
-    ivy = next((jar for jar in _spark_jars() if jar.name.startswith("ivy-")), None)
+    ivy = next((jar for jar in spark_jars() if jar.name.startswith("ivy-")), None)
     if ivy is not None:
         (work / "ivy.xml").write_text(ivy_module(bundle.name, bundle.coordinates, _left_out(bundle)))
         return _ivy_command(ivy, work, jars)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from mirrorlake import control, session
+from mirrorlake import classes, control, session
 from mirrorlake.clusters import spark_kafka_options, weaknesses
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import (
@@ -57,6 +57,7 @@ from mirrorlake.world import (
     check_root,
     connect,
     cores,
+    kept_classes,
     now,
     open_tables,
     reach_all_but,
@@ -109,6 +110,8 @@ class Run:
     watch: Callable[[list[Snapshot]], None] = lambda _snapshots: None
     spark: SparkSession | None = None
     """The session to use, a notebook's or Databricks'; without one we start our own, and stop it at the end."""
+    keep_classes: bool = False
+    """Have Java keep what it loaded, at the end of a run of which nobody minds the pace."""
     stopping: threading.Event = field(default_factory=threading.Event)
     _beating: list[TableLease] = field(default_factory=list)
     _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
@@ -182,10 +185,12 @@ class Run:
 
     @contextlib.contextmanager
     def _own_spark(self, root: Path) -> Iterator[SparkSession]:
-        spark = spark_session(self.config, root, self.say)
+        spark = spark_session(self.config, root, self.say, self.keep_classes)
         session.warm_up(spark, cores(self.config))
         try:
             yield spark
+            if self.keep_classes:
+                classes.keep(spark.sparkContext._gateway, kept_classes())  # noqa: SLF001
         finally:
             # A session whose Java process is gone cannot be stopped, and need not be.
             with contextlib.suppress(Exception):

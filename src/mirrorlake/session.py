@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from mirrorlake.errors import UsageFault
+from mirrorlake.jars import class_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +29,8 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
     return {
         "spark.master": f"local[{cores}]",
         "spark.app.name": "mirrorlake",
-        "spark.jars": ",".join(str(jar) for jar in jars),
+        # Not `spark.jars`, of which even a local session makes copies; and Java keeps only classes from its own path.
+        "spark.driver.extraClassPath": class_path(jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.memory": memory,

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Semaphore
 from typing import TYPE_CHECKING
 
-from mirrorlake import jars, session
+from mirrorlake import classes, jars, session
 from mirrorlake.clusters import librdkafka_admin, resolved, secrets_file_lines
 from mirrorlake.config import Config, Flow
 from mirrorlake.errors import StorageUnreachable, Transient
@@ -94,7 +94,7 @@ def write_secrets(path: Path, config: Config) -> None:
     made.replace(path)
 
 
-def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession:
+def spark_session(config: Config, root: Path, say: Say = silent, record_classes: bool = False) -> SparkSession:
     """The local session; a running one (a notebook's, Databricks') is used as it is."""
     from pyspark.sql import SparkSession
 
@@ -106,9 +106,17 @@ def spark_session(config: Config, root: Path, say: Say = silent) -> SparkSession
     options = session.settings(found, config.runner.driver_memory, cores(config), config.storage.codec, logs)
     options["spark.master"] = f"local[{task_slots(config)}]"
     options["spark.driver.extraJavaOptions"] += allowed_endpoints(config) + compilers(config)
+    options["spark.driver.extraJavaOptions"] += classes.java_options(kept_classes(), record_classes)
     options["spark.sql.warehouse.dir"] = str(root / "warehouse")
+    options |= config.runner.spark
+    if not options["spark.master"].startswith("local"):
+        options.setdefault("spark.jars", ",".join(map(str, found)))  # for executors elsewhere
     say("starting Spark")
-    return session.start({**options, **config.runner.spark}, logs, config.runner.spark_log_level)
+    return session.start(options, logs, config.runner.spark_log_level)
+
+
+def kept_classes() -> Path:
+    return classes.archive([*jars.resolve(jars.SPARK, silent), *jars.spark_jars()])
 
 
 ROUNDS_AT_ONCE = 2

@@ -22,6 +22,7 @@ from mirrorlake.bench.processes import require_proc
 from mirrorlake.bench.results import Measured
 from mirrorlake.bench.scenarios import END_SHARE, WARM_SHARE, Scenario
 from mirrorlake.bench.stage import set_up
+from mirrorlake.lab.training import keep_classes
 
 Say = Callable[[str], None]
 
@@ -32,7 +33,7 @@ def run(
     """`keep` gets the document after every run: what was measured outlives an interruption."""
     require_proc()
     jars.resolve(jars.MM2, say)
-    jars.resolve(jars.SPARK, say)
+    keep_classes(say)
     document = describe(quick, command)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mirrorlake-bench-") as folder, set_up(Path(folder), scenarios) as stage:

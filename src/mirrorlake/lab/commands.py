@@ -31,6 +31,7 @@ from mirrorlake.errors import ClusterUnreachable, TopicMissing, UsageFault
 from mirrorlake.lab.brokers import Lab, LabCluster, Say, silent
 from mirrorlake.lab.processes import wait_until
 from mirrorlake.lab.settings import ClusterSpec, parse_spec, properties_text
+from mirrorlake.lab.training import keep_classes
 
 ANSWER_SECONDS = 20
 
@@ -179,6 +180,17 @@ def client_properties(name: Name, root: Root = None) -> None:
     --bootstrap-server ... --consumer.config hubs.properties
     """
     print(properties_text(_lab(root).cluster(name).java_properties()), end="")
+
+
+@app.command()
+def classes() -> None:
+    """Let Java keep the classes of a short relay, so that every later start is quicker; once on a machine.
+
+    About half a minute and 100 MB, beside the jars. Instant where it was done. Worth a line in a container's recipe.
+    """
+    with _narrated("keeping classes") as say:
+        kept = keep_classes(say)
+    out.print(str(kept), markup=False)
 
 
 # -- behind the commands
