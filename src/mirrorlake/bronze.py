@@ -175,7 +175,12 @@ def batch_bounds(checkpoint: Path, batch_id: int) -> tuple[dict[TopicPartition, 
 def last_batch(checkpoint: Path) -> int | None:
     """The number of the last batch that the query has done."""
     numbers = (int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit())
-    return max(numbers, default=None)
+    done = max(numbers, default=None)
+    if done is not None:
+        path = checkpoint / "commits" / str(done)
+        with _whole(path):
+            json.loads(path.read_text().splitlines()[-1])
+    return done
 
 
 def read_topic_ids(checkpoint: Path) -> dict[str, str]:

@@ -650,8 +650,9 @@ def joined(left_out: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str
 
 
 def last_line(error: Exception) -> str:
-    """Of a traceback that travelled as text, the line that says what happened."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    """Of a traceback that travelled as text, the line that says what happened; Spark adds a stream's plan to it."""
+    said = str(error).partition("=== Streaming Query ===")[0]
+    lines = [line for line in said.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else type(error).__name__
 
 

@@ -477,6 +477,12 @@ class Relay:
         self._has_ingested = self._has_ingested or progressed
         return self._has_ingested
 
+    def is_ingesting(self) -> bool:
+        """Or has failed. Looked at in this order: a query that has ended has said by then what ended it."""
+        active: bool = self.ingest_query.isActive
+        self.find_failures()
+        return active or self.ingest_failure is not None
+
     def find_failures(self) -> None:
         """Queries that ended without telling us."""
         if self.ingest_failure is None:

@@ -327,12 +327,11 @@ class Run:
     def _drain(self, relays: Sequence[Relay]) -> None:
         """Ingest what is there, then send all of it, and end."""
         patience = time.monotonic() + ONCE_PATIENCE_SECONDS
-        while any(relay.ingest_query.isActive or relay.ingest_failure for relay in relays):
+        while any(relay.is_ingesting() for relay in relays):
             if self.stopping.wait(0.1):
                 return
             self._tend(relays, patience)
             self._show(relays)
-        self._tend(relays, patience)
         threads = [thread for relay in relays for thread in self._deliver_all(relay)]
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.05)

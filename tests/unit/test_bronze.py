@@ -221,9 +221,10 @@ def test_the_average_size_comes_from_the_newest_records() -> None:
 
 
 @pytest.mark.parametrize("left", ["", "v1", "v1\n{}\nnonsense"], ids=["cut to nothing", "cut", "overwritten"])
-def test_a_damaged_checkpoint_is_said_so_with_what_to_do(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("kind", ["offsets", "commits"])
+def test_a_damaged_checkpoint_is_said_so_with_what_to_do(tmp_path: Path, left: str, kind: str) -> None:
     made = checkpoint(tmp_path / "g0", {0: '{"orders":{"0":5}}'}, {})
-    (made / "offsets" / "0").write_text(left)
+    (made / kind / "0").write_text(left)
     with pytest.raises(StateMismatch, match="is missing or damaged") as fault:
         read_positions(made)
     assert "bronze and the ledger know where to go on" in fault.value.next_step

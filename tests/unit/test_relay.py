@@ -1,0 +1,41 @@
+"""What a relay sees of its queries. Everything else about it needs brokers: tests/broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirrorlake.relay import Relay
+
+
+@dataclass
+class Query:
+    """A query that runs for so many looks, and then has ended with an error or without."""
+
+    looks: int
+    failure: Exception | None = None
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        self.looks -= 1
+        return self.looks >= 0
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+
+def looked_at(query: Query) -> Relay:
+    return Relay(None, None, None, None, None, None, once=True, ingest_query=query)  # type: ignore[arg-type]
+
+
+def test_a_pass_over_what_is_there_ends_where_its_query_does() -> None:
+    relay = looked_at(Query(2))
+    assert [relay.is_ingesting() for _ in range(3)] == [True, False, False]
+    assert relay.ingest_failure is None
+
+
+def test_a_query_that_failed_is_not_taken_for_one_that_is_done() -> None:
+    """Whenever it ends: before it is looked at, while it is, or between two looks."""
+    for looks in range(4):
+        relay = looked_at(Query(looks, RuntimeError("the log is cut")))
+        while relay.ingest_failure is None:
+            assert relay.is_ingesting()
