@@ -271,6 +271,10 @@ def _has_provenance(column: pa.Array) -> bool:
 # --- sending ---
 
 
+CUT_SECONDS = 1.5
+"""A connection that was cut carries records again by then; a broker that died does not serve again by then."""
+
+
 class Sender:
     """One producer and one admin client, kept by the worker process between batches."""
 
@@ -279,6 +283,7 @@ class Sender:
         self.cluster = Cluster(errand.target, resolved(errand.client_config))
         self.failure: KafkaError | None = None
         self.failed_topic = ""
+        self._cut = False
         self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
@@ -289,6 +294,12 @@ class Sender:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self.failure = error if self.failure is None else self.failure
+        self._cut = self._cut or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+
+    def begin(self) -> None:
+        """What was cut while nothing was on its way concerns nobody."""
+        self.producer.poll(0)
+        self._cut = False
 
     def send(self, target: TopicPartition, outgoing: Outgoing, deadline: Deadline) -> None:
         """Hand the rows that go out to the producer."""
@@ -307,20 +318,32 @@ class Sender:
                     self._make_room(deadline)
         self._raise_failure()
         self.producer.poll(0)
+        if self._cut:
+            self.flush(deadline)
 
     def _make_room(self, deadline: Deadline) -> None:
+        if self._cut:
+            return self.flush(deadline)
         waiting = len(self.producer)
         self.producer.poll(0.05)
         self._raise_failure()
         deadline.progress(len(self.producer) < waiting)
 
     def flush(self, deadline: Deadline) -> None:
-        waiting = len(self.producer)
+        """Wait for all acknowledgements; not for long after a connection was cut.
+
+        librdkafka would send again whenever the broker is back. One that died may have forgotten us: brokers that crash
+        forget producers whose newest records are a day old, and then take the same records twice.
+        """
+        waiting, patience = len(self.producer), deadline
         while left := self.producer.flush(0.2):
             self._raise_failure()
-            deadline.progress(left < waiting)
+            if self._cut and patience is deadline:
+                patience = Deadline(CUT_SECONDS)
+            patience.progress(left < waiting)
             waiting = left
         self._raise_failure()
+        self._cut = False
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -344,7 +367,7 @@ class Deadline:
             self._until = self._clock() + self._seconds
         elif self._clock() > self._until:
             raise DeliveryDoubt(
-                f"the target acknowledged nothing for {self._seconds:.0f} s",
+                f"the target acknowledged nothing for {self._seconds:g} s",
                 "is it up? sending goes on after it answers again",
             )
 
@@ -386,6 +409,7 @@ def _deliver(errand: Errand, work: Work) -> list[Outcome]:
     outcomes = {slice_.source: Outcome(slice_.source) for slice_, _ in work}
     try:
         sender = sender_for(errand)
+        sender.begin()
         before = _checked_ends(sender.cluster, [slice_ for slice_, _ in work])
         deadline = Deadline(errand.delivery_timeout_seconds)
         offsets = {

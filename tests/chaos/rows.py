@@ -346,6 +346,30 @@ def target_broker_dies(stage: Stage) -> None:
     _broker_dies(stage, "shaky")
 
 
+@row(
+    "21c",
+    "acknowledgement lost, then the target broker dies; records of years ago",
+    "proxy: drop-response; SIGKILL, started again",
+    "brokers forget producers of old records when they crash, so nothing may be sent again blindly; " + EQUAL,
+)
+def target_broker_dies_after_ack_lost(stage: Stage) -> None:
+    topic = stage.topic("ack-broker")
+    flow = stage.flow(topic)
+    with stage.running(flow) as running:
+        stage.caught_up(flow, running=running)
+        landed = stage.ends("shaky", target_name(flow))
+        stage.proxy.set(DROP_RESPONSE)
+        stage.more(topic, 500)
+        wait_until(lambda: stage.ends("shaky", target_name(flow)) > landed, "records that landed")
+        stage.cluster().kill_broker(0)
+        stage.proxy.set(PASS)
+        stage.cluster().start_broker(0)
+        stage.more(topic, 100, 700)
+        stage.caught_up(flow, running=running)
+        time.sleep(1)
+    stage.expect_same(flow)
+
+
 @row("21b", "target refuses connections for 8 s", "proxy: refuse")
 def target_refuses(stage: Stage) -> None:
     topic = stage.topic("refuse")

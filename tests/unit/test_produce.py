@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import (
@@ -23,11 +24,13 @@ from samples import (
     errand,
 )
 
+from mirrorlake import produce
 from mirrorlake.errors import DeliveryDoubt
 from mirrorlake.produce import (
     TOO_LARGE,
     Deadline,
     Outcome,
+    Sender,
     Shaper,
     Slice,
     _checked_ends,
@@ -315,6 +318,61 @@ def test_progress_moves_the_deadline_and_silence_ends_it() -> None:
     clock.now += 0.1
     with pytest.raises(DeliveryDoubt, match="nothing for 10 s"):
         deadline.progress(False)
+
+
+class ScriptedProducer:
+    """So many records wait after each look; the last number stays."""
+
+    def __init__(self, *waiting: int) -> None:
+        self._waiting = list(waiting)
+
+    def __len__(self) -> int:
+        return self._waiting[0]
+
+    def flush(self, _seconds: float) -> int:
+        self._waiting = self._waiting[1:] or self._waiting
+        return self._waiting[0]
+
+    def poll(self, _seconds: float) -> int:
+        return 0
+
+
+def sender(*waiting: int) -> Sender:
+    made = Sender.__new__(Sender)
+    made.producer, made.failure, made.failed_topic, made._cut = ScriptedProducer(*waiting), None, "", False
+    return made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "CUT_SECONDS", 0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
+def test_after_a_connection_was_cut_silence_is_soon_in_doubt(code: int) -> None:
+    """librdkafka must not send again to a broker that comes back and has forgotten us."""
+    cut = sender(5)
+    cut._on_error(KafkaError(code))
+    with pytest.raises(DeliveryDoubt, match="nothing for 0 s"):
+        cut.flush(Deadline(1000))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_carries_records_again_is_as_before() -> None:
+    cut = sender(5, 4, 3, 0)
+    cut._on_error(KafkaError(KafkaError._TRANSPORT))
+    cut.flush(Deadline(1000))
+    assert not cut._cut
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_cut_while_nothing_was_on_its_way_concerns_nobody() -> None:
+    clock = FakeClock()
+    idle = sender(5, *[5] * 30, 0)
+    idle._on_error(KafkaError(KafkaError._TRANSPORT))
+    idle.begin()
+    idle.flush(Deadline(1000, clock))
 
 
 @given(
