@@ -4,9 +4,10 @@ It also spares them what Spark does around every task, which took most of the ti
 """
 
 import gc
+import socket
 import zipimport
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 from mirrorlake import consume, produce
 
@@ -20,8 +21,20 @@ def keep_list(_self: zipimport.zipimporter) -> None:
     """
 
 
+def hung_up(sock: socket.socket, authenticated: bool) -> int:
+    """Java hangs up on a worker that it has only just asked for, where the job failed meanwhile: nothing to tell."""
+    try:
+        code: int = serve(sock, authenticated)
+    except (EOFError, ConnectionError):
+        return 1
+    return code
+
+
+serve = daemon.worker
+
 if __name__ == "__main__":
+    setattr(daemon, "worker", hung_up)  # noqa: B010
     setattr(zipimport.zipimporter, "invalidate_caches", keep_list)  # noqa: B010
     # After a task Spark lets the worker look for garbage: what stands before the fork never becomes any.
     gc.freeze()
-    manager()
+    daemon.manager()

@@ -142,3 +142,14 @@ def test_values_get_no_dictionary(spark: SparkSession, tables: FolderTables) -> 
     plain = {"key", "value", "offset", "headers.list.element.value"}
     assert {path for path in plain if columns[path].has_dictionary_page} == set()
     assert columns["topic"].has_dictionary_page
+
+
+def test_a_worker_whose_java_hangs_up_at_once_says_nothing() -> None:
+    """In a process of its own, since a worker takes the process's signals."""
+    script = (
+        "import socket; from mirrorlake.daemon import hung_up\n"
+        "ours, javas = socket.socketpair(); javas.close()\n"
+        "raise SystemExit(10 + hung_up(ours, False))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (11, "")
