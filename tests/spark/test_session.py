@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import subprocess
 import sys
 import zipimport
 
