@@ -284,6 +284,7 @@ class Sender:
         self.failure: KafkaError | None = None
         self.failed_topic = ""
         self._cut = False
+        self._met: set[TopicPartition] = set()
         self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
@@ -302,8 +303,13 @@ class Sender:
         self._cut = False
 
     def send(self, target: TopicPartition, outgoing: Outgoing, deadline: Deadline) -> None:
-        """Hand the rows that go out to the producer."""
+        """Hand the rows that go out to the producer; the first to a partition goes alone.
+
+        A broker that does not know a producer takes any of its requests. Where it refuses the first, as it may on a
+        topic that was just made, and takes the one behind it, librdkafka sends the first again after it.
+        """
         topic, partition = target
+        new = target not in self._met
         produce = self.producer.produce
         left_out = outgoing.verdicts.keys() | outgoing.oversize.keys()
         rows = zip(outgoing.values, outgoing.keys, outgoing.timestamps_ms, outgoing.headers, strict=True)
@@ -316,6 +322,10 @@ class Sender:
                     break
                 except BufferError:
                     self._make_room(deadline)
+            if new:
+                self.flush(deadline)
+                self._met.add(target)
+                new = False
         self._raise_failure()
         self.producer.poll(0)
         if self._cut:

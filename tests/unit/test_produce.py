@@ -30,6 +30,7 @@ from mirrorlake.produce import (
     TOO_LARGE,
     Deadline,
     Outcome,
+    Outgoing,
     Sender,
     Shaper,
     Slice,
@@ -340,12 +341,25 @@ class ScriptedProducer:
 def sender(*waiting: int) -> Sender:
     made = Sender.__new__(Sender)
     made.producer, made.failure, made.failed_topic, made._cut = ScriptedProducer(*waiting), None, "", False
+    made._met = set()
     return made
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "CUT_SECONDS", 0)
+
+
+def test_the_first_record_to_a_partition_goes_alone() -> None:
+    """Until a broker knows the producer it takes requests in any order."""
+    done: list[str] = []
+    made = sender(0)
+    made.producer.produce = lambda _topic, value, *_, **__: done.append(value.decode())  # type: ignore[method-assign]
+    made.producer.flush = lambda _seconds: done.append("flush") or 0  # type: ignore[method-assign,func-returns-value]
+    outgoing = Outgoing([0, 1], [1, 1], [None, None], [b"a", b"b"], [[], []], {}, {})
+    for target in (TARGET, TARGET, TopicPartition("other", 0)):
+        made.send(target, outgoing, Deadline(10))
+    assert done == ["a", "flush", "b", "a", "b", "a", "flush", "b"]
 
 
 @pytest.mark.usefixtures("impatient")
