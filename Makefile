@@ -51,7 +51,7 @@ jars: java venv ## fetch the Java jars of Spark and of the lab's brokers
 	$(PY) -m mirrorlake.jars
 
 classes: java venv ## a short relay from which Java keeps its classes for quicker starts; instant where it did
-	@$(PY) -m mirrorlake.cli lab classes > /dev/null
+	@$(PY) -m mirrorlake.cli lab classes > /dev/null || echo "Going on without them: starts take some seconds more."
 
 demo: java venv classes ## real brokers, a relay and its proof, from nothing; KEEP=1 leaves them running
 	$(PY) -m mirrorlake.demo $(if $(KEEP),--keep)
