@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_p
 from mirrorlake.tables import Segment
 
 Headers = list[tuple[str, bytes | None]]
+Row = tuple[bytes | None, bytes | None, int, Headers]
+"""Value, key, timestamp in milliseconds, headers."""
 TOO_LARGE = "larger than the target takes"
 
 
@@ -284,7 +287,8 @@ class Sender:
         self.failure: KafkaError | None = None
         self.failed_topic = ""
         self._cut = False
-        self._met: set[TopicPartition] = set()
+        self.met: set[TopicPartition] = set()
+        """Partitions that took a record of this producer: they know it."""
         self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
@@ -297,39 +301,41 @@ class Sender:
             self.failure = error if self.failure is None else self.failure
         self._cut = self._cut or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 
-    def begin(self) -> None:
-        """What was cut while nothing was on its way concerns nobody."""
+    def begin(self, ends: Mapping[TopicPartition, int]) -> None:
+        """What was cut while nothing was on its way concerns nobody; a log that is empty knows no producer."""
         self.producer.poll(0)
         self._cut = False
+        self.met -= {target for target, end in ends.items() if end == 0}
 
     def send(self, target: TopicPartition, outgoing: Outgoing, deadline: Deadline) -> None:
         """Hand the rows that go out to the producer; the first to a partition goes alone.
 
-        A broker that does not know a producer takes any of its requests. Where it refuses the first, as it may on a
-        topic that was just made, and takes the one behind it, librdkafka sends the first again after it.
+        A broker takes any sequence number from a producer that is new to a partition. Where it refuses the first
+        request, as it may on a topic that was just made, and takes the one behind it, librdkafka reports the records of
+        both as delivered.
         """
-        topic, partition = target
-        new = target not in self._met
-        produce = self.producer.produce
         left_out = outgoing.verdicts.keys() | outgoing.oversize.keys()
         rows = zip(outgoing.values, outgoing.keys, outgoing.timestamps_ms, outgoing.headers, strict=True)
-        for row, (value, key, timestamp_ms, headers) in enumerate(rows):
-            if row in left_out:
-                continue
+        going = (row for number, row in enumerate(rows) if number not in left_out) if left_out else rows
+        if target not in self.met:
+            self._hand_over(target, islice(going, 1), deadline)
+            self.flush(deadline)
+            self.met.add(target)
+        self._hand_over(target, going, deadline)
+        self._raise_failure()
+        self.producer.poll(0)
+        if self._cut:
+            self.flush(deadline)
+
+    def _hand_over(self, target: TopicPartition, rows: Iterable[Row], deadline: Deadline) -> None:
+        (topic, partition), produce = target, self.producer.produce
+        for value, key, timestamp_ms, headers in rows:
             while True:
                 try:
                     produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
                     break
                 except BufferError:
                     self._make_room(deadline)
-            if new:
-                self.flush(deadline)
-                self._met.add(target)
-                new = False
-        self._raise_failure()
-        self.producer.poll(0)
-        if self._cut:
-            self.flush(deadline)
 
     def _make_room(self, deadline: Deadline) -> None:
         if self._cut:
@@ -419,8 +425,8 @@ def _deliver(errand: Errand, work: Work) -> list[Outcome]:
     outcomes = {slice_.source: Outcome(slice_.source) for slice_, _ in work}
     try:
         sender = sender_for(errand)
-        sender.begin()
         before = _checked_ends(sender.cluster, [slice_ for slice_, _ in work])
+        sender.begin(before)
         deadline = Deadline(errand.delivery_timeout_seconds)
         offsets = {
             slice_.source: _send_slice(errand, sender, slice_, batches, outcomes[slice_.source], deadline)

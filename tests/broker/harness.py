@@ -84,7 +84,9 @@ class Records:
         wait_until(lambda: topic in self.cluster(name).describe([topic]), f"topic {topic}")
 
     def send(self, name: str, topic: str, records: Iterable[Record], **producer: Any) -> None:
-        sender = Producer({**self.lab.cluster(name).client_config(), "linger.ms": 5, **producer})
+        # Idempotent: others send a request that a new topic refused again after those behind it.
+        ours = {"linger.ms": 5, "enable.idempotence": True}
+        sender = Producer({**self.lab.cluster(name).client_config(), **ours, **producer})
         failures: list[Any] = []
         for record in records:
             while True:

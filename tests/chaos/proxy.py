@@ -40,7 +40,9 @@ class Frames:
         self._left = 0  # bytes of the current frame still to come
         self._head = b""
 
-    def kinds(self, data: bytes) -> Iterator[int]:
+    def heads(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """The kind of each request that begins in here, and where what follows its head begins."""
+        size = len(data)
         while data:
             if self._left:
                 skipped = min(self._left, len(data))
@@ -51,7 +53,7 @@ class Frames:
             if len(self._head) == 6:
                 length, kind = struct.unpack(">ih", self._head)
                 self._head, self._left = b"", max(0, length - 2)
-                yield kind
+                yield kind, size - len(data)
 
 
 @dataclass(eq=False)
@@ -89,6 +91,7 @@ class Proxy:
         self.mode = PASS
         self.swallowed_bytes = 0
         self.produce_requests = 0
+        self._refused_topic, self._has_refused = b"", threading.Event()
         self._options: dict[str, float] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
@@ -122,6 +125,11 @@ class Proxy:
     def release(self) -> None:
         for connection in self.connections():
             connection.held = False
+
+    def refuse_produce(self, topic: str) -> threading.Event:
+        """The next produce request to this topic goes to one that is not there, so that the broker refuses it."""
+        self._refused_topic, self._has_refused = topic.encode(), threading.Event()
+        return self._has_refused
 
     def connections(self) -> list[Connection]:
         with self._lock:
@@ -202,12 +210,21 @@ class Proxy:
         data = self._receive(connection, connection.client)
         if data is None:
             return True
-        if PRODUCE in list(connection.frames.kinds(data)):
+        if places := [at for kind, at in connection.frames.heads(data) if kind == PRODUCE]:
             self.produce_requests += 1
+            data = data[: places[0]] + self._misspelt(data[places[0] :])
             connection.deaf = connection.deaf or self.mode == DROP_RESPONSE
             connection.held = self.mode == HOLD
             self._go_on(connection)
         return self._give(connection, connection.broker, data)
+
+    def _misspelt(self, request: bytes) -> bytes:
+        topic = self._refused_topic
+        if not topic or topic not in request:
+            return request
+        self._refused_topic = b""
+        self._has_refused.set()
+        return request.replace(topic, topic[:-1] + b"?", 1)
 
     def _responses(self, connection: Connection) -> bool:
         data = self._receive(connection, connection.broker)

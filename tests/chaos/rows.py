@@ -486,6 +486,25 @@ def late_landing(stage: Stage) -> str:
     return _expect_listed_duplicates(stage, flow)
 
 
+@row(
+    "24d",
+    "the first request to a new topic refused, those behind it taken",
+    "proxy: produce request misspelt, 50 ms for each chunk; a record in each request",
+    "a broker takes any number from a producer that is new to it, and librdkafka then calls the refused ones "
+    "delivered: none may be behind the first; " + EQUAL,
+)
+def first_request_refused(stage: Stage) -> None:
+    topic = stage.topic("first")
+    flow = stage.flow(topic, fanout={"producer": {"batch.num.messages": "1"}})
+    refused = stage.proxy.refuse_produce(target_name(flow))
+    stage.proxy.set(DELAY, seconds=0.05)
+    with stage.running(flow) as running:
+        wait_until(refused.is_set, "a request that is refused")
+        stage.proxy.set(PASS)
+        stage.caught_up(flow, running=running)
+    stage.expect_same(flow)
+
+
 def _expect_listed_duplicates(stage: Stage, flow: Flow) -> str:
     sent, got = stage.records.read("source", flow.topics[0]), stage.records.read("shaky", target_name(flow))
     twice: set[tuple[int, int]] = set()

@@ -127,7 +127,7 @@ class Stage:
 
     def load(self, topic: str, count: int, partitions: int) -> None:
         """Many small records, fast."""
-        queue = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
+        queue = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000, "enable.idempotence": True}
         producer = Producer({**direct(self.cluster("source")), **queue})
         for number in range(count):
             while True:

@@ -341,7 +341,7 @@ class ScriptedProducer:
 def sender(*waiting: int) -> Sender:
     made = Sender.__new__(Sender)
     made.producer, made.failure, made.failed_topic, made._cut = ScriptedProducer(*waiting), None, "", False
-    made._met = set()
+    made.met = set()
     return made
 
 
@@ -351,7 +351,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_record_to_a_partition_goes_alone() -> None:
-    """Until a broker knows the producer it takes requests in any order."""
+    """Until a broker knows the producer it takes requests in any order; an empty log has forgotten it."""
     done: list[str] = []
     made = sender(0)
     made.producer.produce = lambda _topic, value, *_, **__: done.append(value.decode())  # type: ignore[method-assign]
@@ -360,6 +360,11 @@ def test_the_first_record_to_a_partition_goes_alone() -> None:
     for target in (TARGET, TARGET, TopicPartition("other", 0)):
         made.send(target, outgoing, Deadline(10))
     assert done == ["a", "flush", "b", "a", "b", "a", "flush", "b"]
+    del done[:]
+    for end in (7, 0):
+        made.begin({TARGET: end})
+        made.send(TARGET, outgoing, Deadline(10))
+    assert done == ["a", "b", "a", "flush", "b"]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -385,7 +390,7 @@ def test_what_was_cut_while_nothing_was_on_its_way_concerns_nobody() -> None:
     clock = FakeClock()
     idle = sender(5, *[5] * 30, 0)
     idle._on_error(KafkaError(KafkaError._TRANSPORT))
-    idle.begin()
+    idle.begin({})
     idle.flush(Deadline(1000, clock))
 
 
