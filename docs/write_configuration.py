@@ -56,7 +56,8 @@ def table(model: type[Model]) -> str:
 
 def row(name: str, field: FieldInfo) -> str:
     choices = ", ".join(f"`{choice}`" for choice in choices_of(field.annotation))
-    text = f"{field.description} Choices: {choices}." if choices else field.description
+    described = " ".join((field.description or "").split())
+    text = f"{described} Choices: {choices}." if choices else described
     return f"| `{name}` | {default_of(field)} | {text} |\n"
 
 

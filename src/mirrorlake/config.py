@@ -2,18 +2,21 @@
 
 Three steps: `Document` gives plain values and the line of every key; pydantic gives typed values; what it
 refuses becomes `Fault`s with file, line and key. No message repeats a value that could be a secret.
+
+A value that is refused hides no other fault, and causes none: the rest is read once more without it, and a rule
+that asks for it is not judged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -25,6 +28,8 @@ from pydantic import (
     PlainValidator,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -35,6 +40,7 @@ from mirrorlake.secrets import SYNTAX, Secret
 
 Key: TypeAlias = tuple[str | int, ...]
 Broken: TypeAlias = tuple[Key, str]  # a rule that does not hold: where below the model, and what is wrong
+T = TypeVar("T")
 
 MIB = 1 << 20
 FROM_SECRET = "from_secret"  # noqa: S105
@@ -58,13 +64,89 @@ MM2_CONFIG_EXCLUDES = (
 MM2_GROUP_EXCLUDES = (r"console-consumer-.*", r"connect-.*", r"__.*")
 
 
+# --- values that are not well -----------------------------------------------------------------------------
+
+
+class Unwell(str):
+    """In place of a value that is refused: in a list it keeps the place; a model has no such field."""
+
+    __slots__ = ()
+
+
+UNWELL = Unwell()
+
+
+class NotWell(AttributeError):
+    """A question about a field whose value is refused."""
+
+
+def or_unwell(value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """The value as it is checked; where the rest is wanted without it, UNWELL for one that is refused."""
+    try:
+        return value if value is UNWELL else check(value)
+    except ValidationError:
+        if not without_refused(info):
+            raise
+        return UNWELL
+
+
+def without_refused(info: ValidationInfo) -> bool:
+    """Whether this reading leaves out what is refused."""
+    return bool(info.context and info.context.get("without_refused"))
+
+
+def judged(rules: Iterator[T]) -> Iterator[T]:
+    """What comes before the first question about a value that is refused."""
+    with contextlib.suppress(NotWell):
+        yield from rules
+
+
+def when(key: Key, what: str, is_broken: Callable[[], object]) -> Iterator[Broken]:
+    """A rule in a line."""
+    if is_broken():
+        yield key, what
+
+
+def numbered(items: list[str]) -> Iterator[tuple[int, str]]:
+    """The items that are well, with their places."""
+    return ((index, item) for index, item in enumerate(items) if item is not UNWELL)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    return f"unknown {what} {name}{did_you_mean(name, known)}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = closest(name, known)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """The name that was meant, or none."""
+    return difflib.get_close_matches(name, list(known), n=1)
+
+
+def meant(keys: Iterable[str], known: Mapping[str, Any]) -> list[str]:
+    """What the unknown ones of these keys were meant to be."""
+    return [name for key in keys if key not in known for name in closest(key, known)]
+
+
 # --- words: strings with a rule ---------------------------------------------------------------------------
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
+def _name(text: str, info: ValidationInfo) -> str:
+    # The rest is read with a wrong name too: it leads to what else is wrong below it.
+    if not without_refused(info) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
         raise ValueError("a name begins with a letter or digit, then letters, digits, . _ - (at most 100)")
     return text
+
+
+def _alias(name: str, info: ValidationInfo) -> str:
+    # Known from the raw file, so that a wrong alias is reported together with all other faults.
+    known = (info.context or {}).get("clusters")
+    if known is not None and name not in known:
+        raise ValueError(unknown("cluster", name, known))
+    return name
 
 
 def _topic(text: str) -> str:
@@ -196,10 +278,10 @@ OURS = {
 }
 
 
-def _passthrough(options: dict[str, str]) -> dict[str, str]:
-    if broken := [((key,), why) for key in options if (why := refused(key))]:
-        raise _rules(broken)
-    return options
+def _client_key(option: str) -> str:
+    if why := refused(option):
+        raise ValueError(why)
+    return option
 
 
 def refused(option: str) -> str | None:
@@ -212,25 +294,18 @@ def refused(option: str) -> str | None:
     return f"fixed by Mirrorlake: {OURS[key]}" if key in OURS else None
 
 
-def _spark(options: dict[str, str]) -> dict[str, str]:
-    secret = re.compile(r"(?i).*(password|secret|token|jaas|credential|access.?key).*")
-    broken: list[Broken] = [((key,), "must begin with spark.") for key in options if not key.startswith("spark.")]
-    broken += [((key,), "refused: anyone can read Spark's settings") for key in options if secret.match(key)]
-    if broken:
-        raise _rules(broken)
-    return options
-
-
-def _rules(broken: Iterable[Broken]) -> PydanticCustomError:
-    """Several broken rules of one model as one pydantic error; `faults_of` takes them apart again."""
-    found = list(broken)
-    text = "; ".join(f"{dotted(key)}: {what}" if key else what for key, what in found)
-    return PydanticCustomError("rules", "{text}", {"text": text, "rules": found})
+def _spark_key(option: str) -> str:
+    if not option.startswith("spark."):
+        raise ValueError("must begin with spark.")
+    if re.match(r"(?i).*(password|secret|token|jaas|credential|access.?key).*", option):
+        raise ValueError("refused: anyone can read Spark's settings")
+    return option
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Topic = Annotated[str, AfterValidator(_topic)]
-Regex = Annotated[str, AfterValidator(_regex)]
+Alias = Annotated[Name, AfterValidator(_alias)]
+Topic = Annotated[str, AfterValidator(_topic), WrapValidator(or_unwell)]
+Regex = Annotated[str, AfterValidator(_regex), WrapValidator(or_unwell)]
 Template = Annotated[str, AfterValidator(_template)]
 Naming = Annotated[str, AfterValidator(_naming)]
 Separator = Annotated[str, AfterValidator(_separator)]
@@ -240,8 +315,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Interval = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Start = Annotated[str | datetime, PlainValidator(_start)]
 Option = Annotated[str, BeforeValidator(_option)]
-ClientOptions = Annotated[dict[str, Option], AfterValidator(_passthrough)]
-SparkOptions = Annotated[dict[str, Option], AfterValidator(_spark)]
+ClientOptions = dict[Annotated[str, AfterValidator(_client_key)], Option]
+SparkOptions = dict[Annotated[str, AfterValidator(_spark_key)], Option]
 Text = Annotated[str, Field(min_length=1)]
 Isolation = Literal["read_committed", "read_uncommitted"]
 Kind = Literal["kafka", "event_hubs", "event_streams"]
@@ -255,14 +330,55 @@ class Model(BaseModel):
         frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
 
-    def broken_rules(self) -> Iterator[Broken]:
-        """Rules between fields; checked once the fields are well."""
+    if not TYPE_CHECKING:  # else mypy would take any name for a field
+
+        def __getattr__(self, name: str) -> Any:
+            """A field whose value is refused is not there."""
+            if name in type(self).model_fields:
+                raise NotWell(name)
+            return super().__getattr__(name)
+
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        """Rules between fields, each by itself: one that cannot be judged leaves the others."""
         return iter(())
 
+    def broken(self) -> list[Broken]:
+        """The rules that do not hold, as far as they can be judged."""
+        return [broken for rule in judged(self.rules()) for broken in judged(rule)]
+
+    @classmethod
+    def filled(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """The raw values, with those that go without saying."""
+        return raw
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, raw: Any, info: ValidationInfo) -> Any:
+        """Filled; a field whose key is mistyped is neither missing nor at its default, but not well."""
+        if isinstance(raw, dict):
+            filled = cls.filled({**dict.fromkeys(meant(raw, cls.model_fields), UNWELL), **raw})
+            return cls._well(filled) if without_refused(info) else filled
+        return dict.fromkeys(cls.model_fields, UNWELL) if raw is UNWELL or without_refused(info) else raw
+
+    @classmethod
+    def _well(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """Without unknown keys; what is missing is there, but not well."""
+        needed = [name for name, field in cls.model_fields.items() if field.is_required()]
+        return {**dict.fromkeys(needed, UNWELL), **{key: raw[key] for key in raw if key in cls.model_fields}}
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _or_unwell(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        return or_unwell(value, check, info)
+
     @model_validator(mode="after")
-    def _hold_rules(self) -> Model:
-        if broken := list(self.broken_rules()):
-            raise _rules(broken)
+    def _hold_rules(self, info: ValidationInfo) -> Model:
+        """Made by hand, rules hold at once; `validated` asks for them when all that is well is there."""
+        for name in [name for name, value in self.__dict__.items() if value is UNWELL]:
+            del self.__dict__[name]
+        if info.context is None and (broken := self.broken()):
+            text = "; ".join(f"{dotted(key)}: {what}" if key else what for key, what in broken)
+            raise PydanticCustomError("rules", "{text}", {"text": text})
         return self
 
 
@@ -273,6 +389,9 @@ class Storage(Model):
     """Unity Catalog that holds the tables on Databricks."""
     volume: Text | None = None
     """Volume (`/Volumes/…`) for checkpoints and locks on Databricks; needed with `catalog`."""
+    checkpoints: Text = "checkpoints"
+    """Folder of Spark's checkpoints; a relative path lies below `root`, on a catalog below `volume`. Move it only to an
+    empty folder: checkpoints then begin anew from bronze's own end, which loses and repeats nothing."""
     bronze: Template = "bronze.{source}__{topic}"
     """Bronze table: with `{topic}` a table for each topic, without it one for all of a flow."""
     ops_schema: Text = "ops"
@@ -282,15 +401,16 @@ class Storage(Model):
     deleted_file_retention_hours: int = Field(default=168, ge=1)
     """Hours that replaced files stay; must exceed the longest outage of a target."""
 
-    def broken_rules(self) -> Iterator[Broken]:
-        if self.catalog and not self.volume:
-            yield ("volume",), "is missing: a catalog needs a volume for checkpoints and locks"
-        if self.volume and not self.volume.startswith("/Volumes/"):
-            yield ("volume",), "must begin with /Volumes/"
-        if self.root and self.catalog:
-            yield ("root",), "give a root (a folder) or a catalog (Databricks), not both"
-        if not re.fullmatch(r"\w+", self.ops_schema, re.ASCII):
-            yield ("ops_schema",), "must be letters, digits and _"
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        missing = "is missing: a catalog needs a volume for checkpoints and locks"
+        yield when(("volume",), missing, lambda: self.catalog and not self.volume)
+        yield when(
+            ("volume",), "must begin with /Volumes/", lambda: self.volume and not self.volume.startswith("/Volumes/")
+        )
+        both = "give a root (a folder) or a catalog (Databricks), not both"
+        yield when(("root",), both, lambda: self.root and self.catalog)
+        word = re.compile(r"\w+", re.ASCII)
+        yield when(("ops_schema",), "must be letters, digits and _", lambda: not word.fullmatch(self.ops_schema))
 
 
 class Security(Model):
@@ -333,33 +453,52 @@ class Security(Model):
     def tls(self) -> bool:
         return self.protocol.endswith("SSL")
 
-    def broken_rules(self) -> Iterator[Broken]:
-        yield from self._sasl_rules() if self.sasl else self._rules_without_sasl()
-        tls_only = ("ca", "ca_password", "certificate", "key", "keystore", "keystore_password", "key_password")
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        yield self._needed_for_sasl()
+        yield self._only_for_oauth()
+        yield self._only_for_sasl()
+        yield self._only_for_tls()
+        yield self._half_of_mutual_tls()
+        both = "give a keystore, or certificate and key, not both"
+        yield when(("keystore",), both, lambda: self.keystore and self.certificate)
+        yield self._control_characters()
+
+    def _given(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name, None)]
+
+    def _needed_for_sasl(self) -> Iterator[Broken]:
+        if self.sasl:
+            missing = f"is missing: {self.protocol} needs it"
+            needed = ("mechanism", "username", "password")
+            yield from (((name,), missing) for name in needed if not getattr(self, name, "not well"))
+            if self.mechanism == "OAUTHBEARER" and not self.token_endpoint:
+                yield ("token_endpoint",), missing
+
+    def _only_for_oauth(self) -> Iterator[Broken]:
+        if self.sasl and self.token_endpoint and not re.fullmatch(r"https://[!-+\--~]+", self.token_endpoint):
+            yield ("token_endpoint",), "must begin with https://, and hold neither blanks nor commas"
+        if self.sasl and self.mechanism and self.mechanism != "OAUTHBEARER":
+            for name in self._given("token_endpoint", "scope", "token_ca"):
+                yield (name,), f"has no use with {self.mechanism}"
+
+    def _only_for_sasl(self) -> Iterator[Broken]:
+        if not self.sasl:
+            for name in self._given("mechanism", "username", "password", "token_endpoint", "scope", "token_ca"):
+                yield (name,), f"has no use with {self.protocol}: did you mean protocol SASL_SSL?"
+
+    def _only_for_tls(self) -> Iterator[Broken]:
+        only = ("ca", "ca_password", "certificate", "key", "keystore", "keystore_password", "key_password")
         if not self.tls:
-            yield from (((name,), f"has no use with {self.protocol}") for name in tls_only if getattr(self, name))
+            yield from (((name,), f"has no use with {self.protocol}") for name in self._given(*only))
+
+    def _half_of_mutual_tls(self) -> Iterator[Broken]:
         if bool(self.certificate) != bool(self.key):
             yield ("key" if self.certificate else "certificate",), "is missing: mutual TLS needs both"
-        if self.keystore and self.certificate:
-            yield ("keystore",), "give a keystore, or certificate and key, not both"
-        for name in ("username", "scope", "ca", "certificate", "key", "keystore", "token_ca"):
-            if any(ord(char) < 32 or ord(char) == 127 for char in getattr(self, name) or ""):
+
+    def _control_characters(self) -> Iterator[Broken]:
+        for name in self._given("username", "scope", "ca", "certificate", "key", "keystore", "token_ca"):
+            if any(ord(char) < 32 or ord(char) == 127 for char in getattr(self, name)):
                 yield (name,), "holds a control character"
-
-    def _sasl_rules(self) -> Iterator[Broken]:
-        needed = ["mechanism", "username", "password"]
-        needed += ["token_endpoint"] if self.mechanism == "OAUTHBEARER" else []
-        yield from (((name,), f"is missing: {self.protocol} needs it") for name in needed if not getattr(self, name))
-        if self.mechanism != "OAUTHBEARER":
-            only = ("token_endpoint", "scope", "token_ca")
-            yield from (((name,), f"has no use with {self.mechanism}") for name in only if getattr(self, name))
-        if self.token_endpoint and not re.fullmatch(r"https://[!-+\--~]+", self.token_endpoint):
-            yield ("token_endpoint",), "must begin with https://, and hold neither blanks nor commas"
-
-    def _rules_without_sasl(self) -> Iterator[Broken]:
-        for name in ("mechanism", "username", "password", "token_endpoint", "scope", "token_ca"):
-            if getattr(self, name):
-                yield (name,), f"has no use with {self.protocol}: did you mean protocol SASL_SSL?"
 
 
 SECRETS = ("password", "ca_password", "keystore_password", "key_password")
@@ -368,6 +507,12 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
     "event_hubs": {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "$ConnectionString"},
     "event_streams": {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "token"},
 }
+
+
+def preset_of(kind: object, security: Mapping[str, object]) -> Mapping[str, str]:
+    """What goes without saying for a kind; not known for a kind or a protocol that will be refused."""
+    fits = kind in get_args(Kind) and security.get("protocol", "SASL_SSL") == "SASL_SSL"
+    return PRESETS[str(kind)] if fits else dict.fromkeys(("protocol", "mechanism", "username"), UNWELL)
 
 
 class Cluster(Model):
@@ -390,41 +535,53 @@ class Cluster(Model):
     allow_literal_secrets: bool = False
     """Allow passwords written here instead of references; for throw-away clusters."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_preset(cls, raw: Any) -> Any:
-        kind = raw.get("kind") if isinstance(raw, dict) else None
-        security = raw.get("security", {}) if isinstance(raw, dict) else None
-        if isinstance(kind, str) and kind in PRESETS and isinstance(security, dict):
-            return {"bootstrap_servers": FROM_SECRET, **raw, "security": {**PRESETS[kind], **security}}
-        return raw
+    def filled(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """With what a managed service leaves no choice about; where the kind is refused, nobody knows what that is."""
+        kind, security = raw.get("kind", "kafka"), raw.get("security", {})
+        if kind == "kafka":
+            return raw
+        servers = FROM_SECRET if kind in get_args(Kind) else UNWELL
+        secured = {**preset_of(kind, security), **security} if isinstance(security, dict) else security
+        return {"bootstrap_servers": servers, **raw, "security": secured}
 
-    def broken_rules(self) -> Iterator[Broken]:
-        yield from self._service_rules()
-        security = self.security
-        if security.protocol == "SASL_PLAINTEXT" and not self.allow_insecure:
-            yield (
-                ("security", "protocol"),
-                "sends the password unencrypted: use SASL_SSL, or set allow_insecure",
-            )
-        if not security.verify_hostname and not self.allow_insecure:
-            yield ("security", "verify_hostname"), "switches off a check: leave it on, or set allow_insecure"
-        if self.kind != "kafka" and security.protocol != "SASL_SSL":
-            yield ("security", "protocol"), f"{self.kind} takes only SASL_SSL"
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        yield self._tier_of_its_kind()
+        servers = "must be host:port, or several of them"
+        yield when(
+            ("bootstrap_servers",),
+            servers,
+            lambda: self.kind == "kafka" and self.bootstrap_servers == FROM_SECRET,
+        )
+        yield self._unencrypted()
+        unchecked = "switches off a check: leave it on, or set allow_insecure"
+        yield when(
+            ("security", "verify_hostname"),
+            unchecked,
+            lambda: not self.security.verify_hostname and not self.allow_insecure,
+        )
+        yield self._literal_secrets()
+
+    def _tier_of_its_kind(self) -> Iterator[Broken]:
+        tiers = TIERS.get(self.kind, ())
+        if self.tier and self.tier not in tiers:
+            yield ("tier",), f"{self.kind} has {', '.join(tiers)}" if tiers else f"has no use with {self.kind}"
+
+    def _unencrypted(self) -> Iterator[Broken]:
+        key, protocol = ("security", "protocol"), self.security.protocol
+        if self.kind != "kafka" and protocol != "SASL_SSL":
+            yield key, f"{self.kind} takes only SASL_SSL"
+        if protocol == "SASL_PLAINTEXT" and not self.allow_insecure:
+            yield key, "sends the password unencrypted: use SASL_SSL, or set allow_insecure"
+
+    def _literal_secrets(self) -> Iterator[Broken]:
         for name in SECRETS:
-            secret = getattr(security, name)
+            secret = getattr(self.security, name, None)
             if secret and secret.literal and not self.allow_literal_secrets:
                 yield (
                     ("security", name),
                     f"is written out: give a reference ({SYNTAX}), or set allow_literal_secrets",
                 )
-
-    def _service_rules(self) -> Iterator[Broken]:
-        tiers = TIERS.get(self.kind, ())
-        if self.tier and self.tier not in tiers:
-            yield ("tier",), f"{self.kind} has {', '.join(tiers)}" if tiers else f"has no use with {self.kind}"
-        if self.kind == "kafka" and self.bootstrap_servers == FROM_SECRET:
-            yield ("bootstrap_servers",), "must be host:port, or several of them"
 
 
 class Ingest(Model):
@@ -503,7 +660,7 @@ class Groups(Model):
 
 
 class Target(Model):
-    cluster: Name
+    cluster: Alias
     """Alias of the cluster to write to."""
     naming: Naming = "default"
     """`default` prefixes the source's alias, `identity` keeps names, `python:module:Class` is yours."""
@@ -542,15 +699,14 @@ class Target(Model):
     sole_writer: bool = False
     """Declares that nobody else writes to these topics; needed where provenance is off."""
 
-    @field_validator("cluster")
-    @classmethod
-    def _known(cls, alias: str, info: ValidationInfo) -> str:
-        return known_cluster(alias, info)
-
-    def broken_rules(self) -> Iterator[Broken]:
-        if self.replication_factor != -1 and not 1 <= self.replication_factor <= 32767:
-            yield ("replication_factor",), "must be 1 or more, or -1 for the broker's default"
-        yield from repeated("topics", self.topics)
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        factor = "must be 1 or more, or -1 for the broker's default"
+        yield when(
+            ("replication_factor",),
+            factor,
+            lambda: self.replication_factor != -1 and not 1 <= self.replication_factor <= 32767,
+        )
+        yield listed_twice(self)
 
 
 class Heartbeats(Model):
@@ -565,7 +721,7 @@ class Heartbeats(Model):
 class Flow(Model):
     name: Name
     """The flow's key."""
-    source: Name
+    source: Alias
     """Alias of the cluster to read from."""
     topics: list[Topic] = []
     """Topics by name; each has its own bronze table."""
@@ -596,45 +752,54 @@ class Flow(Model):
     fanout: Fanout = Fanout()
     """The second leg: Delta to Kafka."""
 
-    @field_validator("source")
-    @classmethod
-    def _known(cls, alias: str, info: ValidationInfo) -> str:
-        return known_cluster(alias, info)
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        nothing = "is missing: give topics, patterns or both"
+        yield when(("topics",), nothing, lambda: not self.topics and not self.patterns)
+        yield listed_twice(self)
+        yield self._listed_and_excluded()
+        yield self._targets_twice()
+        for index, target in enumerate(self.targets):
+            yield from self._target_rules(("targets", index), target)
 
-    def broken_rules(self) -> Iterator[Broken]:
-        if not self.topics and not self.patterns:
-            yield ("topics",), "is missing: give topics, patterns or both"
-        yield from repeated("topics", self.topics)
+    def _listed_and_excluded(self) -> Iterator[Broken]:
         # The default excludes are meant for patterns; excludes of the operator's own contradict the list.
         excludes = self.exclude if "exclude" in self.model_fields_set else []
-        for index, topic in enumerate(self.topics):
+        for index, topic in numbered(self.topics):
             if pattern := first_match(excludes, topic):
                 yield ("topics", index), f"is listed, yet left out by exclude {pattern!r}"
-        yield from self._target_rules()
 
-    def _target_rules(self) -> Iterator[Broken]:
-        seen = Counter[str]()
-        for index, target in enumerate(self.targets):
-            here = ("targets", index)
-            seen[target.cluster] += 1
-            if target.cluster == self.source:
-                yield (*here, "cluster"), "is the flow's own source"
-            if seen[target.cluster] == 2:
-                yield (*here, "cluster"), f"{target.cluster} is a target of this flow already"
-            if not self.provenance and not target.sole_writer:
-                yield (*here, "sole_writer"), "must be true where provenance is off: recovery rests on it"
-            if target.on_source_deleted == "delete" and self.on_source_loss == "stop":
-                yield (*here, "on_source_deleted"), "delete needs on_source_loss: continue, or the flow stops before it"
-            if target.on_source_deleted == "delete" and target.naming == "identity" and not target.sole_writer:
-                yield (
-                    (*here, "on_source_deleted"),
-                    "delete with identical names needs sole_writer: others may write there",
-                )
-            if not self.provenance and target.partitions == "modulo":
-                yield (*here, "partitions"), "modulo needs provenance: recovery tells partitions apart by it"
-            for place, topic in enumerate(target.topics):
-                if topic not in self.topics and not first_match(self.patterns, topic):
-                    yield (*here, "topics", place), "is not among the topics of the flow"
+    def _targets_twice(self) -> Iterator[Broken]:
+        aliases = [getattr(target, "cluster", None) for target in self.targets]
+        for index, alias in enumerate(aliases):
+            if alias and aliases[:index].count(alias) == 1:
+                yield ("targets", index, "cluster"), f"{alias} is a target of this flow already"
+
+    def _target_rules(self, here: Key, target: Target) -> Iterator[Iterator[Broken]]:
+        yield when((*here, "cluster"), "is the flow's own source", lambda: target.cluster == self.source)
+        sole = "must be true where provenance is off: recovery rests on it"
+        yield when((*here, "sole_writer"), sole, lambda: not self.provenance and not target.sole_writer)
+        modulo = "modulo needs provenance: recovery tells partitions apart by it"
+        yield when((*here, "partitions"), modulo, lambda: not self.provenance and target.partitions == "modulo")
+        yield from self._deletion_rules((*here, "on_source_deleted"), target)
+        yield self._narrowed_to_others((*here, "topics"), target)
+
+    def _deletion_rules(self, key: Key, target: Target) -> Iterator[Iterator[Broken]]:
+        stops = "delete needs on_source_loss: continue, or the flow stops before it"
+        yield when(key, stops, lambda: target.on_source_deleted == "delete" and self.on_source_loss == "stop")
+        others = "delete with identical names needs sole_writer: others may write there"
+        yield when(
+            key,
+            others,
+            lambda: target.on_source_deleted == "delete" and target.naming == "identity" and not target.sole_writer,
+        )
+
+    def _narrowed_to_others(self, key: Key, target: Target) -> Iterator[Broken]:
+        taken = [*self.topics, *self.patterns]
+        if any(each is UNWELL for each in taken):
+            return  # it may be the one
+        for place, topic in numbered(target.topics):
+            if topic not in self.topics and not first_match(self.patterns, topic):
+                yield (*key, place), "is not among the topics of the flow"
 
 
 class Runner(Model):
@@ -670,16 +835,21 @@ class Config(Model):
     others: dict[Name, Flow] = {}
     """Flows of the file that were not selected: nothing runs them, but their ledgers know offsets too."""
 
-    @model_validator(mode="before")
     @classmethod
-    def _name_flows(cls, raw: Any) -> Any:
-        flows = raw.get("flows") if isinstance(raw, dict) else None
+    def filled(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """With the names of the flows."""
+        flows = raw.get("flows")
         if not isinstance(flows, dict):
             return raw
-        named = {key: {"name": key, **flow} if isinstance(flow, dict) else flow for key, flow in flows.items()}
-        return {**raw, "flows": named}
+        return raw | {
+            "flows": {key: {**flow, "name": key} if isinstance(flow, dict) else flow for key, flow in flows.items()}
+        }
 
-    def broken_rules(self) -> Iterator[Broken]:
+    def rules(self) -> Iterator[Iterator[Broken]]:
+        yield self._unknown_clusters()
+        yield self._shared_tables()
+
+    def _unknown_clusters(self) -> Iterator[Broken]:
         for name, flow in self.flows.items():
             if flow.source not in self.clusters:
                 yield ("flows", name, "source"), unknown("cluster", flow.source, self.clusters)
@@ -689,13 +859,12 @@ class Config(Model):
                         ("flows", name, "targets", index, "cluster"),
                         unknown("cluster", target.cluster, self.clusters),
                     )
-        yield from self._shared_tables()
 
     def _shared_tables(self) -> Iterator[Broken]:
         """Two flows must not write one bronze table. Overlapping patterns show only once topics are known."""
         owner: dict[tuple[str, ...], str] = {}
         for name, flow in self.flows.items():
-            for key, table in tables_of(flow, flow.bronze or self.storage.bronze):
+            for key, table in judged(tables_of(flow, self.storage)):
                 if (first := owner.setdefault(table, name)) != name:
                     yield (
                         ("flows", name, *key),
@@ -736,41 +905,25 @@ def _only_targets(flow: Flow, aliases: set[str]) -> Flow:
     return flow.model_copy(update={"targets": kept})
 
 
-def known_cluster(alias: str, info: ValidationInfo) -> str:
-    # Known from the raw file, so that a wrong alias is reported together with all other faults.
-    known = (info.context or {}).get("clusters")
-    if known is not None and alias not in known:
-        raise ValueError(unknown("cluster", alias, known))
-    return alias
-
-
-def repeated(field: str, names: list[str]) -> Iterator[Broken]:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            yield (field, index), f"{name} is listed twice"
+def listed_twice(model: Flow | Target) -> Iterator[Broken]:
+    for index, topic in numbered(model.topics):
+        if topic in model.topics[:index]:
+            yield ("topics", index), f"{topic} is listed twice"
 
 
 def first_match(patterns: Iterable[str], topic: str) -> str | None:
     return next((pattern for pattern in patterns if re.fullmatch(pattern, topic)), None)
 
 
-def tables_of(flow: Flow, template: str) -> Iterator[tuple[Key, tuple[str, ...]]]:
+def tables_of(flow: Flow, storage: Storage) -> Iterator[tuple[Key, tuple[str, ...]]]:
     """The flow's bronze tables as far as the file tells, each with the key that asks for it."""
+    template = flow.bronze or storage.bronze
     holes = {"source": flow.source, "flow": flow.name}
     table = (template, *(value for hole, value in holes.items() if f"{{{hole}}}" in template))
     if "{topic}" in template:
-        yield from ((("topics", index), (*table, topic)) for index, topic in enumerate(flow.topics))
+        yield from ((("topics", index), (*table, topic)) for index, topic in numbered(flow.topics))
     else:
         yield ("bronze",) if flow.bronze else (), table
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    return f"unknown {what} {name}{did_you_mean(name, known)}"
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 # --- YAML -------------------------------------------------------------------------------------------------
@@ -859,8 +1012,9 @@ class Document:
                 pass
         return self._fault(node, key, "a YAML tag that does not fit: leave it out")
 
-    def _fault(self, node: Any, key: Key, what: str) -> None:
+    def _fault(self, node: Any, key: Key, what: str) -> Unwell:
         self.faults.append((node.start_mark.line + 1, key, what))
+        return UNWELL
 
 
 def _yaml_fault(bad: yaml.YAMLError) -> tuple[int, Key, str]:
@@ -908,13 +1062,36 @@ def _filled_by_us(key: Key) -> bool:
 
 def validated(raw: dict[str, Any]) -> tuple[Config | None, list[Broken]]:
     """Plain values as a configuration, or everything that is wrong with them."""
-    clusters = raw.get("clusters")
+    values = {key: value for key, value in raw.items() if not _filled_by_us((key,))}
+    wrong: list[Broken] = []
     try:
-        context = {"clusters": set(clusters) if isinstance(clusters, dict) else set()}
-        values = {key: value for key, value in raw.items() if not _filled_by_us((key,))}
-        return Config.model_validate(values, context=context), []
+        config = _read(values, without_refused=False)
     except ValidationError as bad:
-        return None, [broken for error in bad.errors(include_input=False) for broken in faults_of(error)]
+        config = _read(values, without_refused=True)
+        wrong = [fault_of(error) for error in bad.errors(include_input=False)]
+    wrong = [(key, what) for key, what in wrong if not _filled_by_us(key)] + list(broken_below(config))
+    return (None if wrong else config), wrong
+
+
+def _read(values: dict[str, Any], without_refused: bool) -> Config:
+    """The fields, without rules; where asked for, only those that are well."""
+    clusters = values.get("clusters")
+    known = set(clusters) if clusters and isinstance(clusters, dict) else None
+    return Config.model_validate(values, context={"clusters": known, "without_refused": without_refused})
+
+
+def broken_below(model: Model) -> Iterator[Broken]:
+    """The rules that do not hold, of this model and of all below it."""
+    yield from model.broken()
+    for key, part in parts_of(model):
+        yield from (((*key, *below), what) for below, what in broken_below(part))
+
+
+def parts_of(model: Model) -> Iterator[tuple[Key, Model]]:
+    for name, value in model.__dict__.items():
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        found: list[tuple[Key, Any]] = [((name,), value), *(((name, key), item) for key, item in items)]
+        yield from ((key, part) for key, part in found if isinstance(part, Model))
 
 
 def _config_fault(where: str, faults: list[tuple[int, Key, str]]) -> ConfigFault:
@@ -936,12 +1113,10 @@ def dotted(key: Key) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
 
 
-def faults_of(error: ErrorDetails) -> list[Broken]:
-    """One pydantic error in our words; broken rules come out one by one."""
+def fault_of(error: ErrorDetails) -> Broken:
+    """One pydantic error in our words."""
     key = tuple(part for part in error["loc"] if part != "[key]")
-    if error["type"] == "rules":
-        return [((*key, *below), what) for below, what in error["ctx"]["rules"]]
-    return [(key, WORDS.get(error["type"], _pydantic_words)(key, error))]
+    return key, WORDS.get(error["type"], _pydantic_words)(key, error)
 
 
 def _pydantic_words(key: Key, error: ErrorDetails) -> str:

@@ -178,4 +178,4 @@ class World:
 
     @property
     def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+        return self.root / self.config.storage.checkpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from mirrorlake.config import MIB, Cluster, Config, Flow, Target, load, parse, with_root
 from mirrorlake.errors import ConfigFault, UsageFault
+from mirrorlake.tables import FolderTables
+from mirrorlake.world import World, storage_root
 
 CONF = Path(__file__).parents[2] / "conf"
 CANARY = "hunter2canary"
@@ -207,6 +210,8 @@ def test_an_anchor_may_be_used_a_few_times() -> None:
         pytest.param(GOOD.replace("  src:", "  s r:"), "clusters.s r", "a name begins", id="a bad alias"),
         pytest.param(GOOD.replace("orders:", "-o:"), "flows.-o", "a name begins", id="a bad flow name"),
         pytest.param(GOOD + "storage: {catalog: c}", "storage.volume", "missing", id="a catalog without a volume"),
+        pytest.param(GOOD + "storage: {checkpoints: 5}", "storage.checkpoints", "text", id="no path"),
+        pytest.param(GOOD + "storage: {checkpoints: ''}", "storage.checkpoints", "at least 1", id="an empty path"),
         pytest.param(GOOD + "runner: {spark: {a: b}}", "runner.spark.a", "spark.", id="no setting of Spark"),
         pytest.param(GOOD + "clusters: 5", "clusters", "twice", id="clusters twice"),
     ],
@@ -330,6 +335,272 @@ def test_all_faults_come_at_once_in_the_order_of_their_lines() -> None:
     assert "5 faults" in str(caught.value)
 
 
+# --- no fault hides another, and none causes one
+
+
+def listed(text: str) -> list[tuple[int, str]]:
+    """Line and key of every fault, in the order in which they are told."""
+    result = parsed(text)
+    assert isinstance(result, ConfigFault)
+    return [(int(fault.where.rpartition(":")[2]), fault.key) for fault in result.faults]
+
+
+def keys(text: str) -> list[str]:
+    return sorted(key for _, key in listed(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            """\
+clusters:
+  src: {bootstrap_servers: "a:1"}
+  dr: {bootstrap_servers: "b:1"}
+flows:
+  orders:
+    source: src
+    topics: [x, x, y]
+    exclude: [y]
+    provenance: false
+    targets:
+      - cluster: src
+        colour: red
+""",
+            [
+                (7, "flows.orders.topics[1]"),
+                (7, "flows.orders.topics[2]"),
+                (11, "flows.orders.targets[0].cluster"),
+                (11, "flows.orders.targets[0].sole_writer"),
+                (12, "flows.orders.targets[0].colour"),
+            ],
+            id="an unknown key and four rules of a flow",
+        ),
+        pytest.param(
+            GOOD
+            + """\
+storage:
+  foo: 1
+  root: /r
+  catalog: c
+  ops_schema: a-b
+runner:
+  parallelism: many
+""",
+            [
+                (19, "storage.foo"),
+                (20, "storage.root"),
+                (18, "storage.volume"),
+                (22, "storage.ops_schema"),
+                (24, "runner.parallelism"),
+            ],
+            id="an unknown key and three rules of the storage, a type of the runner",
+        ),
+        pytest.param(
+            """\
+clusters:
+  s r:
+    tier: standard
+    bootstrap_servers: nowhere
+    client: {acks: 1, linger.ms: [5]}
+    security:
+      protocol: SASL_SSL
+      mechanism: PLANE
+      verify_hostname: false
+      certificate: c
+flows:
+  a:
+    source: s r
+    topics: [5, t, t, "b c"]
+    max_hops: x
+    targets:
+      - null
+      - cluster: nowhere
+        topics: [u, u]
+        replication_factor: 0
+  b:
+    source: s r
+    topics: [t]
+    targets: []
+""",
+            [
+                (2, "clusters.s r"),
+                (3, "clusters.s r.tier"),
+                (4, "clusters.s r.bootstrap_servers"),
+                (5, "clusters.s r.client.acks"),
+                (5, "clusters.s r.client.linger.ms"),
+                (6, "clusters.s r.security.username"),
+                (6, "clusters.s r.security.password"),
+                (6, "clusters.s r.security.key"),
+                (8, "clusters.s r.security.mechanism"),
+                (9, "clusters.s r.security.verify_hostname"),
+                (13, "flows.a.source"),
+                (14, "flows.a.topics[0]"),
+                (14, "flows.a.topics[2]"),
+                (14, "flows.a.topics[3]"),
+                (15, "flows.a.max_hops"),
+                (17, "flows.a.targets[0]"),
+                (18, "flows.a.targets[1].cluster"),
+                (19, "flows.a.targets[1].topics[1]"),
+                (20, "flows.a.targets[1].replication_factor"),
+                (22, "flows.b.source"),
+                (23, "flows.b.topics[0]"),
+                (24, "flows.b.targets"),
+            ],
+            id="names, types, choices, options, lists and rules, one below the other",
+        ),
+    ],
+)
+def test_faults_of_all_kinds_are_told_together_each_once_in_the_order_of_their_lines(
+    text: str, expected: list[tuple[int, str]]
+) -> None:
+    told = listed(text)
+    assert sorted(told) == sorted(expected)
+    assert [line for line, _ in told] == sorted(line for line, _ in expected)
+
+
+FAULTY: Mapping[str, tuple[Any, str]] = {
+    "storage.foo": (1, "storage.foo"),
+    "storage.codec": ("zip", "storage.codec"),
+    "storage.catalog": ("c", "storage.volume"),
+    "storage.ops_schema": ("a-b", "storage.ops_schema"),
+    "clusters.src.tier": ("standard", "clusters.src.tier"),
+    "clusters.src.producer": ({"acks": "1"}, "clusters.src.producer.acks"),
+    "clusters.src.security": ({"verify_hostname": False}, "clusters.src.security.verify_hostname"),
+    "clusters.hubs.foo": (1, "clusters.hubs.foo"),
+    "clusters.hubs.bootstrap_servers": ("h", "clusters.hubs.bootstrap_servers"),
+    "clusters.hubs.security.password": (CANARY, "clusters.hubs.security.password"),
+    "flows.orders.max_hops": ("x", "flows.orders.max_hops"),
+    "flows.orders.start": ("soon", "flows.orders.start"),
+    "flows.orders.topics": (["orders", "orders"], "flows.orders.topics[1]"),
+    "flows.orders.patterns": (["("], "flows.orders.patterns[0]"),
+    "flows.orders.fanout": ({"foo": 1}, "flows.orders.fanout.foo"),
+    "flows.orders.targets.0.naming": ("x", "flows.orders.targets[0].naming"),
+    "flows.orders.targets.0.on_source_deleted": ("delete", "flows.orders.targets[0].on_source_deleted"),
+    "flows.orders.targets.0.topics": (["a b"], "flows.orders.targets[0].topics[0]"),
+    "flows.orders.targets.1.cluster": ("dr", "flows.orders.targets[1].cluster"),
+    "flows.orders.targets.1.groups": ({"sync": "yes"}, "flows.orders.targets[1].groups.sync"),
+    "runner.spark": ({"a": "b"}, "runner.spark.a"),
+}
+
+
+def faulty(*places: str) -> str:
+    """GOOD with these of FAULTY."""
+    document = yaml.safe_load(GOOD) | {"storage": {}, "runner": {}}
+    for place in places:
+        *path, last = place.split(".")
+        node: Any = document
+        for part in path:
+            node = node[int(part) if isinstance(node, list) else part]
+        node[last] = FAULTY[place][0]
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+@pytest.mark.parametrize("place", FAULTY)
+def test_no_fault_hides_another(place: str) -> None:
+    for both in ({place, other} for other in FAULTY):
+        assert keys(faulty(*both)) == sorted(FAULTY[each][1] for each in both)
+
+
+def test_all_of_them_are_told_at_once() -> None:
+    assert keys(faulty(*FAULTY)) == sorted(key for _, key in FAULTY.values())
+
+
+SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": "${env:P}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        pytest.param(changed(topics="orders"), "flows.orders.topics", id="topics that are no list are not missing"),
+        pytest.param(changed(topics=[], patterns=["("]), "flows.orders.patterns[0]", id="nor is a pattern"),
+        pytest.param(GOOD.replace("topics:", "topcs:"), "flows.orders.topcs", id="nor are mistyped topics"),
+        pytest.param(GOOD.replace("source:", "sorce:"), "flows.orders.sorce", id="nor is a mistyped source"),
+        pytest.param(GOOD.replace("clusters:", "cluters:"), "cluters", id="nor are mistyped clusters, or all aliases"),
+        pytest.param(GOOD.replace("flows:", "flow:"), "flow", id="nor are mistyped flows"),
+        pytest.param("clusters: 5\n" + GOOD[GOOD.index("flows:") :], "clusters", id="clusters that are no mapping"),
+        pytest.param("clusters: {}\n" + GOOD[GOOD.index("flows:") :], "clusters", id="no cluster"),
+        pytest.param("clusters: !x y\n" + GOOD[GOOD.index("flows:") :], "clusters", id="a tag is told once"),
+        pytest.param(GOOD.replace("source: src", "source: !x y"), "flows.orders.source", id="below a flow too"),
+        pytest.param(GOOD.replace("- cluster: dr", "- !x y"), "flows.orders.targets[0]", id="and of a target"),
+        pytest.param(changed(targets=[{"clutser": "dr"}]), "flows.orders.targets[0].clutser", id="a mistyped alias"),
+        pytest.param(changed(targets=[5], provenance=False), "flows.orders.targets[0]", id="a target that is none"),
+        pytest.param(
+            changed(provenance=False, targets=[{"cluster": "dr", "sole_writer": "yes"}]),
+            "flows.orders.targets[0].sole_writer",
+            id="a rule does not ask for a value that is refused",
+        ),
+        pytest.param(
+            changed(provenance=False, targets=[{"cluster": "dr", "sole_writter": True}]),
+            "flows.orders.targets[0].sole_writter",
+            id="nor for one whose key is mistyped",
+        ),
+        pytest.param(
+            changed(topics=["a", 5], targets=[{"cluster": "dr", "topics": ["5"]}]),
+            "flows.orders.topics[1]",
+            id="a refused topic may be the one to narrow to",
+        ),
+        pytest.param(
+            changed(patterns=["b("], targets=[{"cluster": "dr", "topics": ["b"]}]),
+            "flows.orders.patterns[0]",
+            id="or a refused pattern",
+        ),
+        pytest.param(changed(topics=["a b"], exclude=[".*"]), "flows.orders.topics[0]", id="nor is it excluded"),
+        pytest.param(
+            changed(on_source_loss="go on", targets=[{"cluster": "dr", "on_source_deleted": "delete"}]),
+            "flows.orders.on_source_loss",
+            id="a choice that is refused may be the one that is needed",
+        ),
+        pytest.param(GOOD.replace("event_hubs", "event_hub"), "clusters.hubs.kind", id="an unknown kind has a preset"),
+        pytest.param(
+            GOOD.replace("event_hubs", "event_hub").replace(
+                "    bootstrap_servers: x.servicebus.windows.net:9093\n", ""
+            ),
+            "clusters.hubs.kind",
+            id="and servers",
+        ),
+        pytest.param(GOOD.replace("kind:", "knd:"), "clusters.hubs.knd", id="a mistyped kind too"),
+        pytest.param(
+            GOOD.replace(
+                "      password: ${env:HUBS}\n", "      password: ${env:HUBS}\n      protocol: SASL_PLAINTEXT\n"
+            ).replace("    security:", "    allow_insecure: true\n    security:"),
+            "clusters.hubs.security.protocol",
+            id="a protocol that the service refuses needs nothing else",
+        ),
+        pytest.param(
+            with_cluster(security=SASL | {"protocol": "SASL"}),
+            "clusters.src.security.protocol",
+            id="all has its use with a protocol that is refused",
+        ),
+        pytest.param(
+            with_cluster(security={key: SASL[key] for key in SASL if key != "mechanism"} | {"scope": "s"}),
+            "clusters.src.security.mechanism",
+            id="or with a mechanism that is missing",
+        ),
+        pytest.param(
+            with_cluster(security=SASL | {"password": CANARY}, allow_literal_secrets="yes"),
+            "clusters.src.allow_literal_secrets",
+            id="a permission that is refused may be one",
+        ),
+        pytest.param(GOOD + "storage: {catalog: c, volum: /Volumes/v}", "storage.volum", id="a mistyped volume"),
+        pytest.param(GOOD + "storage: {catalog: 5, root: r}", "storage.catalog", id="a catalog that is refused"),
+        pytest.param(GOOD.replace("orders:", "-o:", 1), "flows.-o", id="a wrong name is told once"),
+        pytest.param(changed(name=5), "flows.orders.name", id="a key that is not yours too"),
+    ],
+)
+def test_a_value_that_is_refused_causes_no_further_fault(text: str, key: str) -> None:
+    assert keys(text) == [key]
+
+
+def test_a_table_that_is_not_known_is_not_shared() -> None:
+    document = yaml.safe_load(GOOD)
+    document["flows"]["again"] = document["flows"]["orders"] | {"bronze": "no schema"}
+    assert keys(yaml.safe_dump(document, sort_keys=False)) == ["flows.again.bronze"]
+
+
+# --- files
+
+
 def test_a_missing_file_and_a_binary_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.yml").write_bytes(b"\xff\xfe\x00")
     for name in ("none.yml", "b.yml"):
@@ -362,6 +633,33 @@ def test_the_root_of_the_command_line_comes_first() -> None:
     assert with_root(config, None) is config
 
 
+@pytest.mark.parametrize(
+    ("storage", "folder"),
+    [
+        pytest.param({"root": "/r"}, "/r/checkpoints", id="below the root"),
+        pytest.param({"root": "/r", "checkpoints": "c/d"}, "/r/c/d", id="relative to the root"),
+        pytest.param({"root": "/r", "checkpoints": "/fast/c"}, "/fast/c", id="elsewhere"),
+        pytest.param({"catalog": "c", "volume": "/Volumes/v"}, "/Volumes/v/checkpoints", id="below the volume"),
+        pytest.param(
+            {"catalog": "c", "volume": "/Volumes/v", "checkpoints": "d"}, "/Volumes/v/d", id="relative to the volume"
+        ),
+        pytest.param(
+            {"catalog": "c", "volume": "/Volumes/v", "checkpoints": "/Volumes/w"}, "/Volumes/w", id="another volume"
+        ),
+    ],
+)
+def test_checkpoints_lie_where_the_configuration_says(storage: dict[str, str], folder: str) -> None:
+    config = parse(yaml.safe_dump(yaml.safe_load(GOOD) | {"storage": storage}), "x.yml")
+    root = storage_root(config)
+    assert World(config, root, None, FolderTables(root), {}, {}, {}).checkpoints == Path(folder)
+
+
+def test_checkpoints_follow_the_root_of_the_command_line() -> None:
+    config = with_root(parse(GOOD + "storage: {root: /r, checkpoints: c}", "x.yml"), "/s")
+    root = storage_root(config)
+    assert World(config, root, None, FolderTables(root), {}, {}, {}).checkpoints == Path("/s/c")
+
+
 def test_built_by_hand_the_same_rules_hold() -> None:
     flow = Flow(name="f", source="a", topics=["t"], targets=[Target(cluster="b")])
     with pytest.raises(ValueError, match="unknown cluster b"):
@@ -382,6 +680,7 @@ def only_config_fault(text: str) -> None:
     result = parsed(text)
     if isinstance(result, ConfigFault):
         assert result.faults
+        assert len(set(result.faults)) == len(result.faults)
         assert all(fault.where.startswith("x.yml:") for fault in result.faults)
 
 
@@ -416,14 +715,20 @@ values = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """GOOD with one value somewhere replaced by anything."""
+    """GOOD with up to three values somewhere replaced by anything."""
     document = yaml.safe_load(GOOD) | {"storage": {"bronze": "b.x"}, "runner": {"spark": {}}}
+    for _ in range(draw(st.integers(1, 3))):
+        replace_one(draw, document)
+    return yaml.safe_dump(document)
+
+
+def replace_one(draw: st.DrawFn, document: dict[str, Any]) -> None:
     node: Any = document
     while True:
         key = draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
         if not isinstance(node[key], dict | list) or not node[key] or draw(st.booleans()):
             node[key] = draw(values)
-            return yaml.safe_dump(document)
+            return
         node = node[key]
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from mirrorlake.config import Config, Model, models_in
+from mirrorlake.config import Config, Model, Storage, models_in
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "configuration.md").read_text(encoding="utf-8")
@@ -34,6 +34,12 @@ def test_the_page_is_what_the_models_say() -> None:
 
 def test_every_model_has_its_table() -> None:
     assert set(writer().SECTIONS.values()) == models()
+
+
+def test_a_description_of_two_lines_is_one_row() -> None:
+    field = Storage.model_fields["checkpoints"]
+    assert "\n" in (field.description or "")
+    assert writer().row("checkpoints", field).count("\n") == 1
 
 
 @pytest.mark.parametrize(
