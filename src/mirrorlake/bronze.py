@@ -11,6 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -157,19 +158,31 @@ def read_positions(checkpoint: Path) -> dict[TopicPartition, int]:
     done = last_batch(checkpoint)
     if done is None:
         return {}
-    path = checkpoint / "offsets" / str(done)
-    with _whole(path):
-        return parse_offsets(path.read_text().splitlines()[-1])
+    return _offsets_in(checkpoint / "offsets" / str(done))
+
+
+def read_plan(checkpoint: Path) -> dict[TopicPartition, int]:
+    """How far the query's newest batch goes, done or not."""
+    numbers = (int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdigit())
+    newest = max(numbers, default=None)
+    return {} if newest is None else _offsets_in(checkpoint / "offsets" / str(newest))
+
+
+def read_begin(checkpoint: Path) -> dict[TopicPartition, int]:
+    """Where the query began, or would have; empty before it was started."""
+    path = checkpoint / "sources" / "0" / "0"
+    return _offsets_in(path) if path.exists() else {}
 
 
 def batch_bounds(checkpoint: Path, batch_id: int) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Where a batch begins and ends: Spark writes it down before it hands us the batch."""
-    ends = checkpoint / "offsets" / str(batch_id)
-    begins = checkpoint / "offsets" / str(batch_id - 1) if batch_id else checkpoint / "sources" / "0" / "0"
-    with _whole(begins):
-        begin = parse_offsets(begins.read_text().splitlines()[-1])
-    with _whole(ends):
-        return begin, parse_offsets(ends.read_text().splitlines()[-1])
+    begin = _offsets_in(checkpoint / "offsets" / str(batch_id - 1)) if batch_id else read_begin(checkpoint)
+    return begin, _offsets_in(checkpoint / "offsets" / str(batch_id))
+
+
+def _offsets_in(path: Path) -> dict[TopicPartition, int]:
+    with _whole(path):
+        return parse_offsets(path.read_text().splitlines()[-1])
 
 
 def last_batch(checkpoint: Path) -> int | None:
@@ -319,15 +332,21 @@ class Ingest:
             self.topic_ids.update(new)
             write_topic_ids(self.checkpoint, self.topic_ids)
 
-    def losses(self) -> list[Loss]:
+    def positions(self, seed: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """Where the query stands: its last batch, else where it began, else where it is to begin."""
+        return read_positions(self.checkpoint) or read_begin(self.checkpoint) or seed
+
+    def losses(self, seed: Mapping[TopicPartition, int]) -> list[Loss]:
         """What the source dropped before this query read it."""
-        positions = read_positions(self.checkpoint)
-        topics = self.source.describe({at.topic for at in positions})
+        positions = self.positions(seed)
+        topics = self.source.describe_patiently({at.topic for at in positions}, ABSENT_SECONDS)
         there = [at for at in positions if at.topic in topics and at.partition < topics[at.topic].partitions]
         starts, ends = self.source.log_starts(there), self.source.log_ends(there)
         return diagnose(positions, self.topic_ids, topics, starts, ends)
 
 
+ABSENT_SECONDS = 5.0
+"""A topic that nobody knows for so long is gone; a broker that has just started may not know it for a moment."""
 SOURCE_TUNING = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
@@ -371,8 +390,21 @@ def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame
         "startingOffsets": reading.starting_offsets,
         "maxOffsetsPerTrigger": str(reading.max_records),
         **_subscription(spec),
+        **({} if reading.once else _gathering(reading)),
     }
     return spark.readStream.format("kafka").options(**options).load()
+
+
+def _gathering(reading: Reading) -> dict[str, str]:
+    """A trickle waits for a second trigger: a batch costs the same for a few records as for many.
+
+    A little less than two triggers, since the look at the source's ends takes a moment of its own.
+    """
+    wait_ms = max(1, int(1800 * reading.trigger_seconds))
+    return {"minOffsetsPerTrigger": str(min(TRICKLE_RECORDS, reading.max_records)), "maxTriggerDelay": f"{wait_ms}ms"}
+
+
+TRICKLE_RECORDS = 200
 
 
 def measured(stream: DataFrame) -> DataFrame:
@@ -410,9 +442,11 @@ def sample_record_bytes(source: Cluster, partitions: Iterable[TopicPartition]) -
     """The average size of a few of the newest records: what a bound in bytes means in records."""
     asked = list(partitions)[:8]
     starts, ends = source.log_starts(asked), source.log_ends(asked)
-    sizes = [
-        len(message.key() or b"") + len(message.value() or b"")
-        for at in asked
-        for message in source.read_range(at, max(starts[at], ends[at] - 10), ends[at])
-    ]
+
+    def newest(at: TopicPartition) -> list[int]:
+        found = source.read_range(at, max(starts[at], ends[at] - 10), ends[at])
+        return [len(message.key() or b"") + len(message.value() or b"") for message in found]
+
+    with ThreadPoolExecutor(len(asked) or 1) as pool:  # each waits for a connection of its own
+        sizes = [size for found in pool.map(newest, asked) for size in found]
     return sum(sizes) / len(sizes) + RECORD_OVERHEAD_BYTES if sizes else 1000.0

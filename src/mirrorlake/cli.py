@@ -33,6 +33,7 @@ from mirrorlake.groups import FAILED, Line, checkpoint_rows
 from mirrorlake.lab.commands import app as lab_app
 from mirrorlake.links import Storage
 from mirrorlake.runner import Run, Snapshot
+from mirrorlake.topics import takes
 from mirrorlake.world import connect, now, open_tables, spark_session, storage_root
 
 app = typer.Typer(
@@ -289,9 +290,11 @@ def pause(
     """Stop sending per flow, target or topic, while the rest goes on. Ingest goes on too: nothing is lost."""
     chosen = read_config(config, root, flow)
     check_target(chosen, target)
+    check_topic(chosen, topic)
     for name in chosen.flows:
-        control.pause(storage_root(chosen), name, control.Pause(target, topic))
-        out.print(f"{name}: paused {target or 'all targets'}, {topic or 'all topics'}; `mirrorlake resume` goes on")
+        asked = control.Pause(target, topic)
+        control.pause(storage_root(chosen), name, asked)
+        out.print(f"{name}: paused {asked}; `mirrorlake resume` goes on")
 
 
 @app.command()
@@ -302,14 +305,24 @@ def resume(
     chosen = read_config(config, root, flow)
     check_target(chosen, target)
     for name in chosen.flows:
-        control.resume(storage_root(chosen), name, target, topic)
-        out.print(f"{name}: resumed {target or 'all targets'}, {topic or 'all topics'}")
+        resumed = control.resume(storage_root(chosen), name, target, topic)
+        for taken_back in resumed:
+            out.print(f"{name}: resumed {taken_back}")
+        if not resumed:
+            still = "; ".join(map(str, control.read_pauses(storage_root(chosen), name)))
+            out.print(f"{name}: nothing was paused so; paused is: {still or 'nothing'}")
 
 
 def check_target(config: Config, target: str | None) -> None:
     known = sorted({t.cluster for flow in config.flows.values() for t in flow.targets})
     if target is not None and target not in known:
         raise UsageFault(f"no flow here has a target {target}", f"targets are: {', '.join(known)}")
+
+
+def check_topic(config: Config, topic: str | None) -> None:
+    if topic is not None and not any(takes(flow, topic) for flow in config.flows.values()):
+        known = ", ".join(sorted(config.flows))
+        raise UsageFault(f"no flow here takes a topic {topic}", f"flows are: {known}; topics go by the source's names")
 
 
 @app.command()

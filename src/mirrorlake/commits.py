@@ -107,8 +107,13 @@ def file_statistics(metadata: Any, columns: Sequence[str]) -> dict[str, Any]:
         found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
         if name not in columns or not all(statistics and statistics.has_min_max for statistics in found):
             continue
-        lows[name] = _as_json(min(statistics.min for statistics in found))
-        highs[name] = _as_json(max(statistics.max for statistics in found), up=True)
+        try:
+            lows[name] = _as_json(min(statistics.min for statistics in found))
+            highs[name] = _as_json(max(statistics.max for statistics in found), up=True)
+        except (OverflowError, ValueError):
+            # A timestamp beyond the year 9999, where Python's calendar ends: no statistics, so nobody skips the file.
+            lows.pop(name, None)
+            continue
         nulls[name] = sum(statistics.null_count or 0 for statistics in found)
     return {"numRecords": metadata.num_rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
 

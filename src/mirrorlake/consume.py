@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as _TopicPartition
 
 from mirrorlake.clusters import resolved
-from mirrorlake.errors import ClusterUnreachable, MirrorlakeError, UnreadableRecord
+from mirrorlake.errors import ClusterUnreachable, DataAtRisk, MirrorlakeError, UnreadableRecord
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, is_access, no_collection, translate
 from mirrorlake.records import BRONZE, BRONZE_STATISTICS, SourcePartition
@@ -118,7 +118,7 @@ def as_bronze(messages: Sequence[Message], source: SourcePartition, fetch: Fetch
         "topic": pa.repeat(pa.scalar(source.topic), count),
         "partition": pa.repeat(pa.scalar(source.partition, pa.int32()), count),
         "offset": pa.array([message.offset() for message in messages], pa.int64()),
-        "timestamp": pa.array(np.array([at_ms for _, at_ms in stamps], np.int64) * 1000),
+        "timestamp": pa.array(microseconds([at_ms for _, at_ms in stamps], messages, source)),
         # Java counts the kinds from -1, librdkafka from 0.
         "timestamp_type": pa.array(np.array([kind for kind, _ in stamps], np.int32) - 1),
         "key": pa.array([message.key() for message in messages], pa.binary()),
@@ -131,6 +131,20 @@ def as_bronze(messages: Sequence[Message], source: SourcePartition, fetch: Fetch
     return pa.RecordBatch.from_arrays([columns[f.name].cast(f.type) for f in BRONZE], schema=BRONZE)
 
 
+def microseconds(at_ms: Sequence[int], messages: Sequence[Message], source: SourcePartition) -> np.ndarray:
+    """Tables count in microseconds. Producers that count in nanoseconds leave times that no table can hold."""
+    times_ms = np.array(at_ms, np.int64)
+    beyond = np.flatnonzero(np.abs(times_ms) > MOST_MS)
+    if beyond.size:
+        first = messages[beyond[0]]
+        raise DataAtRisk(
+            f"{source} offset {first.offset()} has the timestamp {times_ms[beyond[0]]} ms, which no table can hold",
+            "exclude the topic; or drop the record there (kafka-delete-records) and set on_source_loss: continue",
+        )
+    return times_ms * 1000
+
+
+MOST_MS = (1 << 63) // 1000 - 1
 Headers = list[tuple[str, bytes | None]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ class Pause:
     def covers(self, target: str, topic: str) -> bool:
         return self.target in (None, target) and self.topic in (None, topic)
 
+    def __str__(self) -> str:
+        return f"{self.target or 'all targets'}, {self.topic or 'all topics'}"
+
+
+EVERYTHING = Pause(None, None)
+
 
 def _pauses_path(root: Path, flow: str) -> Path:
     return root / "control" / f"{flow}.json"
@@ -34,22 +41,20 @@ def pause(root: Path, flow: str, pause: Pause) -> None:
     _change(root, flow, lambda pauses: [*(p for p in pauses if p != pause), pause])
 
 
-def resume(root: Path, flow: str, target: str | None, topic: str | None) -> None:
-    """Take back what was paused; no target and no topic means everything of the flow."""
-
-    def kept(item: Pause) -> bool:
-        if target is None and topic is None:
-            return False
-        return (item.target, item.topic) != (target, topic)
-
-    _change(root, flow, lambda pauses: [item for item in pauses if kept(item)])
+def resume(root: Path, flow: str, target: str | None, topic: str | None) -> list[Pause]:
+    """Take back what was paused, and say what that was; no target and no topic means everything of the flow."""
+    asked = Pause(target, topic)
+    before = _change(root, flow, lambda pauses: [p for p in pauses if p != asked and asked != EVERYTHING])
+    return [p for p in before if asked in (p, EVERYTHING)]
 
 
-def _change(root: Path, flow: str, change: Any) -> None:
+def _change(root: Path, flow: str, change: Callable[[list[Pause]], list[Pause]]) -> list[Pause]:
+    """Returns what was paused before."""
     path = _pauses_path(root, flow)
     with exclusive(root / "locks" / f"control.{flow}.lock"):
-        pauses = change(read_pauses(root, flow))
-        write_json(path, [{"target": p.target, "topic": p.topic} for p in pauses])
+        before = read_pauses(root, flow)
+        write_json(path, [{"target": p.target, "topic": p.topic} for p in change(before)])
+    return before
 
 
 def write_json(path: Path, content: Any) -> None:

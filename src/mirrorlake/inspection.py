@@ -56,8 +56,8 @@ class Stored:
 def read_stored(config: Config, tables: Tables, flow: Flow, spec: RelaySpec) -> Stored:
     """The position and the ledger first, bronze after them: what arrives meanwhile is then merely not looked at."""
     root = storage_root(config)
-    stream = current(root / "checkpoints", flow.name, "ingest", spec.table)
-    checkpoint = stream.checkpoint(root / "checkpoints")
+    checkpoints = root / config.storage.checkpoints
+    checkpoint = current(checkpoints, flow.name, "ingest", spec.table).checkpoint(checkpoints)
     ledger = f"{config.storage.ops_schema}.ledger"
     entries = {
         target.cluster: [
@@ -134,15 +134,21 @@ def ops_prefix(config: Config) -> str:
     return f"{catalog}{config.storage.ops_schema}"
 
 
-def register(spark: SparkSession, config: Config, tables: Tables) -> None:
-    """The names of the design: tables of a folder become known to Spark, and the views are made."""
+def register(
+    spark: SparkSession, config: Config, tables: Tables, known: Mapping[str, Iterable[str]] | None = None
+) -> None:
+    """The names of the design: tables of a folder become known to Spark, and the views are made.
+
+    `known` are topics by table; without them those that a table holds records of get a view.
+    """
     ensure_ops(tables, config.storage.ops_schema)
     for name in tables.names():
         _register_table(spark, tables, name)
     for flow in config.flows.values():
         for spec in relay_specs(config, flow):
             if spec.java_pattern and tables.exists(spec.table):
-                _register_topic_views(spark, tables, flow, spec)
+                topics = (known or {}).get(spec.table) or {s.source.topic for s in _bronze(tables, spec).segments()}
+                _register_topic_views(spark, tables, flow, spec, topics)
     for name, sql in lag.views(ops_prefix(config)).items():
         spark.sql(f"CREATE OR REPLACE VIEW {ops_prefix(config)}.{name} AS {sql}")
 
@@ -160,12 +166,14 @@ def _views(spark: SparkSession, schema: str) -> set[str]:
     return {row["viewName"].lower() for row in spark.sql(f"SHOW VIEWS IN {schema}").collect()}
 
 
-def _register_topic_views(spark: SparkSession, tables: Tables, flow: Flow, spec: RelaySpec) -> None:
+def _register_topic_views(
+    spark: SparkSession, tables: Tables, flow: Flow, spec: RelaySpec, topics: Iterable[str]
+) -> None:
     """A view per topic over a shared table, under the name that a table of its own would have, unless it has one."""
     schema = spec.table.partition(".")[0]
     in_sql = (lambda name: name) if tables.folder(spec.table) else tables.identifier
     shared, views = in_sql(spec.table), _views(spark, in_sql(schema))
-    for topic in sorted({segment.source.topic for segment in _bronze(tables, spec).segments()}):
+    for topic in sorted(topics):
         own_name = table_name(schema + ".{source}__{topic}", flow.source, topic)
         if tables.exists(own_name) and own_name.partition(".")[2].lower() not in views:
             continue

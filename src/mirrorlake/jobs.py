@@ -6,11 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirrorlake import inspection
 from mirrorlake.config import Config, Storage
 from mirrorlake.files import load_any
 from mirrorlake.runner import Run
-from mirrorlake.world import open_tables, storage_root
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -41,5 +39,4 @@ def relay_job(arguments: Sequence[str] | None = None) -> None:
 
     config = read_config(arguments)
     spark = SparkSession.builder.getOrCreate()
-    inspection.register(spark, config, open_tables(config, storage_root(config), spark))
     Run(config, say=print, spark=spark)()

@@ -345,6 +345,15 @@ class Cluster:
         found = {name: self._described(name, future) for name, future in futures.items()}
         return {name: info for name, info in found.items() if info}
 
+    def describe_patiently(self, topics: Iterable[str], patience_seconds: float) -> dict[str, TopicInfo]:
+        """The same, asked again for a while where one is missing: a broker may not know of it for a moment."""
+        names, until = set(topics), time.monotonic() + patience_seconds
+        while True:
+            found = self.describe(names)
+            if len(found) == len(names) or time.monotonic() > until:
+                return found
+            time.sleep(0.25)
+
     def _described(self, name: str, future: Any) -> TopicInfo | None:
         try:
             topic = self._ask(f"describe topic {name}", future.result)

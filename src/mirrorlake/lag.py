@@ -6,10 +6,11 @@ from the first sample that saw the source beyond the target's position: they dep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.ledger import Book
@@ -57,10 +58,12 @@ def sample_rows(
     targets: Mapping[str, Mapping[SourcePartition, int]],
     committed: bool,
     at: datetime,
+    takes: Callable[[str, str], bool] = lambda _target, _topic: True,
 ) -> pa.Table:
     """One sample of the source's ends, of ingest and of each target, for the topics as they are now.
 
-    Who stands in an earlier incarnation of a topic has nothing of this one. All rows of a sample carry one time.
+    Who stands in an earlier incarnation of a topic has nothing of this one. All rows of a sample carry one time. A
+    target is not behind with a topic that it does not take.
     """
     asked = [SourcePartition(topic.name, topic.id, number) for topic in topics for number in range(topic.partitions)]
     places = {held: TopicPartition(held.topic, held.partition) for held in asked}
@@ -74,8 +77,15 @@ def sample_rows(
         _row(flow, side, cluster, held, at, position=positions.get(held, starts[tp]))
         for (side, cluster), positions in sides.items()
         for held, tp in places.items()
+        if side == "bronze" or takes(cluster, held.topic)
     ]
     return pa.Table.from_pylist(rows, schema=LAG_SAMPLES)
+
+
+def source_ends(samples: pa.Table) -> dict[SourcePartition, int]:
+    """Where the source ended, from one sample."""
+    rows = samples.filter(pc.equal(samples["side"], "source")).to_pylist()
+    return {SourcePartition(row["topic"], row["topic_id"], row["partition"]): row["log_end"] for row in rows}
 
 
 def _row(flow: str, side: str, cluster: str, held: SourcePartition, at: datetime, **offsets: int) -> dict[str, object]:

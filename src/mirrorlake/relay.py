@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,19 +17,20 @@ from deltalake import DeltaTable
 
 from mirrorlake.bronze import (
     Ingest,
-    Loss,
     Reading,
     Workers,
     batch_size,
     last_batch,
     next_bound,
     parse_offsets,
+    read_plan,
     read_positions,
     read_topic_ids,
     records_per_batch,
     sample_record_bytes,
     start_ingest,
     starting_offsets,
+    write_topic_ids,
 )
 from mirrorlake.clusters import librdkafka_admin, librdkafka_consumer, librdkafka_producer, limits
 from mirrorlake.config import Config, Flow, Target
@@ -38,16 +39,16 @@ from mirrorlake.deletion import Doomed, is_due, notice, read_doomed, write_doome
 from mirrorlake.errors import AccessRefused, SourceLoss, StateMismatch, TopicMissing, UsageFault
 from mirrorlake.fanout import MISSING_SECONDS, Clock, FanOut, Outbox, start_fanout
 from mirrorlake.kafka import READER_GROUP, Cluster, TopicInfo, is_same_topic
-from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, target_positions
+from mirrorlake.lag import bronze_ends, ingest_positions, sample_rows, source_ends, target_positions
 from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import Book, LedgerWriter, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
 from mirrorlake.records import BRONZE, DEAD_LETTERS, INCIDENTS, SourcePartition, TopicPartition
-from mirrorlake.streams import StreamId, claim, current, next_generation
-from mirrorlake.tables import BronzeFiles, FolderTables, bronze_properties
-from mirrorlake.targets import Looker, make_topics, make_wish, plan_target
-from mirrorlake.topics import RelaySpec, require_topics, spec_topics, topics_now
+from mirrorlake.streams import StreamId, claim, current, next_generation, refuse_foreign
+from mirrorlake.tables import FolderTables, bronze_properties
+from mirrorlake.targets import Looker, TargetPlan, make_topics, make_wish, plan_target, require_makeable
+from mirrorlake.topics import RelaySpec, name_on, require_topics, spec_topics, topics_now
 from mirrorlake.world import World, cores, now
 
 
@@ -107,20 +108,92 @@ class Relay:
 
     # --- preparing ---
 
-    def prepare(self) -> None:
-        """Everything that can be refused is refused here, before a query runs: topics, tables, state, losses."""
+    def look(self) -> None:
+        """Everything that can be refused is refused here, for all tables before anything is made for one of them."""
         self._topics = self.source.describe(self.source_topics())
         require_topics(self.spec, self.flow.source, self._topics)
-        self._ensure_all_targets()
+        stream = current(self.world.checkpoints, self.flow.name, "ingest", self.spec.table)
+        refuse_foreign(stream, self.world.checkpoints, self._source_facts())
+        books = {target.cluster: self._book(target) for target in self.flow.targets}
+        for target in self.flow.targets:
+            self._refuse_renaming(target, books[target.cluster])
+        self._refuse_move(stream, books)
+        self._plans = {target.cluster: self._plan(target) for target in self.present_targets()}
+
+    def prepare(self) -> None:
+        """Make topics and tables, find out where ingest stands, and what the source dropped meanwhile."""
+        if self.spec.heartbeats:
+            self.look()  # the first beat makes its topic, after all else was looked at
+        for target in self.present_targets():
+            # Of a target that may wait for its operator its fan-out makes them: it says so, and tries again.
+            if target.cluster in self._plans and not self._plans[target.cluster].refusals:
+                make_topics(self.world.clusters[target.cluster], target, self._plans[target.cluster])
         storage = self.world.config.storage
         properties = bronze_properties(storage.deleted_file_retention_hours)
         self.world.tables.ensure(self.spec.table, BRONZE, properties)
         self.ingest = self._make_ingest()
+        if not read_positions(self.ingest.checkpoint):
+            self._seed = self._bronze_positions()
+        self._follow_table()
         self.meet_losses()
+
+    def _plan(self, target: Target) -> TargetPlan:
+        cluster = self.world.clusters[target.cluster]
+        wish = make_wish(self.world.config, self.flow, target, self._topics)
+        plan = plan_target(wish, Looker(self.source, cluster, wish)(self._topics))
+        with contextlib.suppress(TopicMissing) if target.missing_topics == "wait" else contextlib.nullcontext():
+            require_makeable(plan)
+        return plan
+
+    def _refuse_renaming(self, target: Target, book: Book) -> None:
+        """Where a topic went to it stays: half of its records under another name would be no copy of it."""
+        for source, position in book.positions.items():
+            name, kept = name_on(self.world.config, self.flow, target, source.topic), position.target_partition.topic
+            if name != kept:
+                raise StateMismatch(
+                    f"flow {self.flow.name}, target {target.cluster}: topic {source.topic} goes to {kept}, and the "
+                    f"configuration now calls it {name}",
+                    "take naming and separator back; or give the cluster another alias as a target, which is then "
+                    "filled from bronze under the new names",
+                )
+
+    def _refuse_move(self, stream: StreamId, books: Mapping[str, Book]) -> None:
+        """A topic that goes to another table from now on: what targets have yet to get must be at the source still."""
+        begun = read_positions(stream.checkpoint(self.world.checkpoints))
+        waiting = {
+            (source, target): position.next_offset
+            for target, book in books.items()
+            for source, position in book.positions.items()
+            if TopicPartition(source.topic, source.partition) not in begun and self._is_now(source)
+        }
+        if not waiting:
+            return
+        held = self._bronze_ends() if self.world.tables.exists(self.spec.table) else {}
+        new = {TopicPartition(s.topic, s.partition) for s, _ in waiting if s not in held}
+        firsts = self.source.log_starts(new) | self._first_positions()
+        for (source, target), offset in waiting.items():
+            first = firsts.get(TopicPartition(source.topic, source.partition), 0)
+            if source not in held and first > offset:
+                raise StateMismatch(
+                    f"flow {self.flow.name}: {target} has {source} up to offset {offset}, and the table "
+                    f"{self.spec.table} would begin at {first}: what lies between is in the table of before only",
+                    "go on with the table of before (bronze, topics or patterns of the flow) until `mirrorlake lag` "
+                    "shows that the target has all of it",
+                )
+
+    def _is_now(self, source: SourcePartition) -> bool:
+        """Is this the topic as the source has it now, not one of its name that is gone?"""
+        topic = self._topics.get(source.topic)
+        return topic is not None and is_same_topic(source.topic_id, topic.id)
 
     @property
     def source(self) -> Cluster:
         return self.world.clusters[self.flow.source]
+
+    @property
+    def topics(self) -> list[str]:
+        """The source's, as of the last look."""
+        return sorted(self._topics)
 
     def source_topics(self) -> list[str]:
         return topics_now(self.spec, self.source)
@@ -138,15 +211,6 @@ class Relay:
         self._topics = self.source.describe(self.source_topics())
         for target in self.present_targets():
             self._look_at(target)
-
-    def _ensure_all_targets(self) -> None:
-        """A target that may wait for its operator is left to its fan-out, which says so and tries again."""
-        for target in self.present_targets():
-            try:
-                self.ensure_targets(target)
-            except TopicMissing:
-                if target.missing_topics == "stop":
-                    raise
 
     def _look_at(self, target: Target) -> None:
         fan_out = self.fan_outs.get(target.cluster) if target.cluster not in self.dead else None
@@ -193,19 +257,26 @@ class Relay:
     # --- the first leg ---
 
     def _make_ingest(self) -> Ingest:
-        stream = self._stream("ingest", self.spec.table)
+        stream = self._stream()
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
         self._check_batches(stream, checkpoint)
         return self._ingest(stream, checkpoint, read_topic_ids(checkpoint))
 
     def _check_batches(self, stream: StreamId, checkpoint: Path) -> None:
-        """A batch that the checkpoint calls done must be in the table, or its records would be passed over."""
+        """What the checkpoint calls done must be in the table, and the other way round: or records are passed over.
+
+        The table may be ahead by the batch that a crash cut off between its two commits, which then runs again.
+        """
         done, written = last_batch(checkpoint), self.world.tables.txn_version(self.spec.table, stream.txn_app_id)
-        if done is not None and written is not None and written < done:
+        if done is None or self.world.tables.folder(self.spec.table) is None:
+            return  # a catalog does not tell
+        planned = (checkpoint / "offsets" / str(done + 1)).exists()
+        if written not in ((done, done + 1) if planned else (done,)):
             raise StateMismatch(
                 f"flow {self.flow.name}: the checkpoint of {self.spec.table} has done batch {done}, the table ends "
-                f"with batch {written}: was an older table put in its place?",
+                f"with {'none of its batches' if written is None else f'batch {written}'}: was one of them put back, "
+                "or removed?",
                 f"move the folder {checkpoint} away: ingest then goes on where the table ends",
             )
 
@@ -227,20 +298,33 @@ class Relay:
         source = self.flow.source
         return {"flow": self.flow.name, "source": source, "source_cluster_id": self.world.cluster_ids[source]}
 
-    def _stream(self, leg: str, subject: str) -> StreamId:
-        """The newest generation; the next one where its checkpoint is gone although its writes are in the table."""
-        stream = current(self.world.checkpoints, self.flow.name, leg, subject)
-        while self._wrote(stream) and not read_positions(stream.checkpoint(self.world.checkpoints)):
+    def _stream(self) -> StreamId:
+        """The newest generation; a later one where its checkpoint is gone although its writes may be in the table."""
+        stream = current(self.world.checkpoints, self.flow.name, "ingest", self.spec.table)
+        if read_positions(stream.checkpoint(self.world.checkpoints)):
+            return stream
+        if self.world.tables.folder(self.spec.table) is None:
+            # A catalog does not tell which transactions a table has seen; one of this epoch it cannot have.
+            return replace(stream, generation=max(stream.generation, self.lease.epoch))
+        while self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None:
             stream = next_generation(stream)
         return stream
 
-    def _wrote(self, stream: StreamId) -> bool:
-        return self.world.tables.txn_version(self.spec.table, stream.txn_app_id) is not None
+    def _follow_table(self) -> None:
+        """Topics may have left a shared table, which Spark would call a loss. And the table may hold more than the
+        checkpoint ever planned, of topics that came back or under another checkpoint: it would be read again."""
+        assert self.ingest is not None  # noqa: S101
+        begun, planned = read_positions(self.ingest.checkpoint), read_plan(self.ingest.checkpoint)
+        if not begun:
+            return
+        left = {at for at in begun if not spec_topics(self.spec, [at.topic])}
+        if left or any(end > planned.get(at, 0) for at, end in self._bronze_positions().items()):
+            self._begin_generation(left)
 
     def meet_losses(self) -> None:
         """Never silent: what the source dropped unread is an incident; the flow's policy says whether to go on."""
         assert self.ingest is not None  # noqa: S101
-        losses = self.ingest.losses()
+        losses = self.ingest.losses(self._seed or {})
         if not losses:
             return
         writings = Writings(self.world, self.flow.name)
@@ -254,24 +338,37 @@ class Relay:
                 f"flow {self.flow.name}: {self.flow.source} dropped records before they were read: {said}",
                 "ops.incidents has the exact ranges; " + (GO_ON if passable else BEGIN_ANEW),
             )
-        self._begin_generation(losses)
-
-    def _begin_generation(self, losses: list[Loss]) -> None:
-        """Going on after a loss is a new checkpoint with a new transaction id, seeded from where we stand."""
-        assert self.ingest is not None  # noqa: S101
         gone = {TopicPartition(loss.topic, loss.partition) for loss in losses}
-        kept = {at: offset for at, offset in read_positions(self.ingest.checkpoint).items() if at not in gone}
+        # Right after what is in the incident: should the source drop more meanwhile, that is another incident.
+        after = {TopicPartition(n.topic, n.partition): n.last + 1 for n in losses if n.kind == "retention"}
+        self._begin_generation(gone, after)
+
+    def _begin_generation(self, gone: set[TopicPartition], after: Mapping[TopicPartition, int] | None = None) -> None:
+        """Going on after a loss is a new checkpoint with a new transaction id, seeded from where we stand.
+
+        Bronze may be ahead of the checkpoint, by a batch that was not called done.
+        """
+        assert self.ingest is not None  # noqa: S101
+        begun = {at: p for at, p in self.ingest.positions(self._seed or {}).items() if at not in gone}
+        held, ids = self._bronze_positions(), self.ingest.topic_ids
+        known = {at.topic: ids[at.topic] for at in begun if at.topic in ids}
+        self._seed = furthest(begun, held, after or {})
         stream = next_generation(self.ingest.stream)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
-        self.ingest = self._ingest(stream, checkpoint, {})
-        self._seed = kept
+        write_topic_ids(checkpoint, known)
+        self.ingest = self._ingest(stream, checkpoint, known)
 
     _has_ingested: bool = False
     _seed: dict[TopicPartition, int] | None = None
     _bound: int = 0
     _topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     _away: dict[str, Book] = field(default_factory=dict)
+    _plans: dict[str, TargetPlan] = field(default_factory=dict)
+    _taken: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """(Target, topic) -> whether it takes it: asked for every record's topic in every round."""
+    _source_ends: dict[SourcePartition, int] = field(default_factory=dict)
+    """As of the newest sample of lag."""
 
     def source_partitions(self) -> list[TopicPartition]:
         return [
@@ -282,10 +379,12 @@ class Relay:
 
     def _starting_offsets(self) -> str:
         """Where a new checkpoint begins: where we stood before a loss, else bronze's own end, else the flow's start."""
-        seed = self._bronze_positions() if self._seed is None else self._seed
-        if not seed and self._seed is None and self.flow.start == "earliest":
+        assert self.ingest is not None  # noqa: S101
+        if read_positions(self.ingest.checkpoint):
+            return "earliest"  # nobody asks: the checkpoint says
+        if not self._seed and self.flow.start == "earliest":
             return "earliest"
-        begin = self._first_positions() | seed
+        begin = self._first_positions() | (self._seed or {})
         return starting_offsets({at: begin.get(at, EARLIEST) for at in self.source_partitions()})
 
     def _first_positions(self) -> dict[TopicPartition, int]:
@@ -304,15 +403,16 @@ class Relay:
         return self.source.log_ends(partitions)
 
     def _bronze_positions(self) -> dict[TopicPartition, int]:
-        folder = self.world.tables.folder(self.spec.table)
-        if folder is None:
-            return {}
+        """Where bronze ends, for the topics as they are now."""
         positions: dict[TopicPartition, int] = {}
-        for source, end in bronze_ends(BronzeFiles(folder).segments()).items():
-            topic, at = self._topics.get(source.topic), TopicPartition(source.topic, source.partition)
-            if topic and is_same_topic(source.topic_id, topic.id):
+        for source, end in self._bronze_ends().items():
+            at = TopicPartition(source.topic, source.partition)
+            if self._is_now(source):
                 positions[at] = max(end, positions.get(at, 0))
         return positions
+
+    def _bronze_ends(self) -> dict[SourcePartition, int]:
+        return bronze_ends(self._bronze().segments())
 
     def start_ingest(self, bound: int | None = None) -> None:
         """`bound` is the most records of a batch; without one, a few of the newest records say how large they are."""
@@ -358,16 +458,36 @@ class Relay:
         existing = "append" if self.spec.heartbeats and flow.provenance else target.existing_records
         self.fan_outs[target.cluster] = FanOut(
             make_errand(world.config, world.root, flow, target, self.spec.table, world.cluster_ids, self.lease.epoch),
-            self._bronze(), cluster, self.ledger, self._book(target.cluster),
-            Outbox(writings.incident, writings.dead_letters), partial(self.ensure_targets, target),
-            partial(record_limit, world.config, cluster), partial(self._paused, target.cluster), self.stopped_cleanly,
-            existing, target.partitions == "modulo", target.on_topic_deleted == "recreate", self._latest,
-            flow.fanout.max_bytes_per_round, target.rate_limit_records_per_second,
-            refused_seconds=self.world.config.runner.refused_seconds,
+            self._bronze(),
+            cluster,
+            self.ledger,
+            self._book(target),
+            Outbox(writings.incident, writings.dead_letters),
+            target_topics=partial(self.ensure_targets, target),
+            limit_of=partial(record_limit, world.config, cluster),
+            paused=partial(self._paused, target.cluster),
+            takes=partial(self._takes, target.cluster),
+            stopped_cleanly=self.stopped_cleanly,
+            existing_records=existing,
+            fold_partitions=target.partitions == "modulo",
+            recreate=target.on_topic_deleted == "recreate",
+            latest=self._latest,
+            budget_bytes=flow.fanout.max_bytes_per_round,
+            rate_limit_per_second=target.rate_limit_records_per_second,
+            slots=cores(world.config),
+            turns=world.turns[target.cluster],
+            refused_seconds=world.config.runner.refused_seconds,
             missing_seconds=float("inf") if target.missing_topics == "wait" else MISSING_SECONDS,
-            slots=cores(world.config), turns=world.turns[target.cluster], stopping=self.stopping,
-        )  # fmt: skip
+            stopping=self.stopping,
+        )
         return self.fan_outs[target.cluster]
+
+    def _takes(self, target: str, topic: str) -> bool:
+        """Does the target take this topic, as the configuration is now?"""
+        if (target, topic) not in self._taken:
+            chosen = next(each for each in self.flow.targets if each.cluster == target)
+            self._taken[target, topic] = name_on(self.world.config, self.flow, chosen, topic) is not None
+        return self._taken[target, topic]
 
     def _paused(self, target: str, topic: str) -> bool:
         return any(pause.covers(target, topic) for pause in self.pauses())
@@ -379,10 +499,11 @@ class Relay:
             return BronzeInCatalog(self.world.spark, self.world.tables.identifier(self.spec.table))
         return BronzeInFolder(self.world.spark, folder)
 
-    def _book(self, target: str) -> Book:
-        """What the ledger says of this table's topics."""
-        entries = read(self.world.tables, self.world.ops("ledger"), self.flow.name, target)
-        return fold(entry for entry in entries if spec_topics(self.spec, [entry.source.topic]))
+    def _book(self, target: Target) -> Book:
+        """What the ledger says of this table's topics, without those that the target does not take any more."""
+        entries = read(self.world.tables, self.world.ops("ledger"), self.flow.name, target.cluster)
+        ours = [entry for entry in entries if spec_topics(self.spec, [entry.source.topic])]
+        return fold(entry for entry in ours if self._takes(target.cluster, entry.source.topic))
 
     def _latest(self, source: SourcePartition) -> int:
         at = TopicPartition(source.topic, source.partition)
@@ -443,11 +564,11 @@ class Relay:
         asked, folder = self.flow.fanout.trigger_seconds, self.world.tables.folder(self.spec.table)
         if asked is not None:
             return asked
-        return 0 if folder is None or self.flow.fanout.reader == "spark" else 15
+        return 0 if folder is None or self.flow.fanout.reader == "spark" else 60
 
     def kick(self) -> list[threading.Thread]:
         """Look without waiting for a commit: after a pause."""
-        return [self._deliver_soon(fan_out) for fan_out in self.fan_outs.values()]
+        return [self._deliver_soon(fan_out) for target, fan_out in self.fan_outs.items() if target not in self.dead]
 
     def wake(self) -> None:
         """Ingest has committed. The queries over the table would see it too, a moment later."""
@@ -501,10 +622,24 @@ class Relay:
     def lag_samples(self, at: datetime) -> pa.Table:
         assert self.ingest is not None  # noqa: S101
         ingested = ingest_positions(read_positions(self.ingest.checkpoint), self.ingest.topic_ids)
-        targets = {t.cluster: self._target_positions(t.cluster, ingested) for t in self.flow.targets}
+        targets = {t.cluster: self._target_positions(t, ingested) for t in self.flow.targets}
         topics = self.source.describe(self._topics).values()
         committed = self.flow.isolation == "read_committed"
-        return sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at)
+        rows = sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at, self._takes)
+        self._source_ends = source_ends(rows)
+        return rows
+
+    def behind(self, target: str) -> int:
+        """Records that the target has yet to get: those in bronze, and those that ingest had not read at the newest
+        sample and has not read since."""
+        fan_out = self.fan_outs[target]
+        held, positions = bronze_ends(fan_out.bronze.segments()), fan_out.book.positions
+        unread = (
+            end - max(held.get(source, 0), positions[source].next_offset if source in positions else 0)
+            for source, end in self._source_ends.items()
+            if self._takes(target, source.topic)
+        )
+        return fan_out.behind() + sum(count for count in unread if count > 0)
 
     def complete(self, target: str) -> dict[SourcePartition, int]:
         """Source partition -> everything before this offset is on the target; nothing before ingest has begun."""
@@ -521,24 +656,24 @@ class Relay:
         folder = self.world.tables.folder(self.spec.table)
         return DeltaTable(folder).version() if folder else float("inf")
 
-    def _target_positions(self, target: str, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
+    def _target_positions(self, target: Target, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """A target that is away is sampled too: its lag grows. Its ledger stands still, so it is read once."""
-        fan_out = self.fan_outs.get(target)
+        fan_out = self.fan_outs.get(target.cluster)
         if fan_out is not None:
             return target_positions(fan_out.book, bronze_ends(fan_out.bronze.segments()), ingested)
-        if target not in self._away:
-            self._away[target] = self._book(target)
-        return target_positions(self._away[target], None, ingested)
+        if target.cluster not in self._away:
+            self._away[target.cluster] = self._book(target)
+        return target_positions(self._away[target.cluster], None, ingested)
 
-    def stop(self) -> None:
-        """Let running rounds end, then stop the queries."""
+    def stop(self) -> bool:
+        """Let running rounds end, then stop the queries; false where a round did not end in time."""
         self.stopping.set()
-        for fan_out in self.fan_outs.values():
-            fan_out.await_end(timeout_seconds=30)
+        ended = [fan_out.await_end(timeout_seconds=30) for fan_out in self.fan_outs.values()]
         for query in [self.ingest_query, *list(self.fan_out_queries.values())]:
             # Where Spark itself is gone there is nothing to stop, and the ledger must still be closed.
             with contextlib.suppress(Exception):
                 query and query.stop()
+        return all(ended)
 
 
 def make_errand(
@@ -572,6 +707,11 @@ def record_limit(config: Config, cluster: Cluster, topic: str) -> int:
     except (AccessRefused, KeyError):
         configured = DEFAULT_MAX_RECORD_BYTES
     return min(service, configured) if service else configured
+
+
+def furthest(*positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Of several accounts of where we stand, the latest for each partition."""
+    return {at: max(each.get(at, 0) for each in positions) for at in {at for each in positions for at in each}}
 
 
 def ending(query: Any, may_end: bool = False) -> Exception | None:

@@ -42,6 +42,8 @@ def settings(jars: Iterable[Path], memory: str, cores: int, codec: str, logs: Pa
         "spark.sql.redaction.options.regex": _REDACT,
         "spark.scheduler.mode": "FAIR",
         "spark.speculation": "false",
+        # A stage that runs again does not count as another attempt of its tasks, which may have sent records.
+        "spark.stage.maxConsecutiveAttempts": "1",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",

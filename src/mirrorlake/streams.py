@@ -57,17 +57,28 @@ def next_generation(stream: StreamId) -> StreamId:
 
 
 def claim(stream: StreamId, checkpoints: Path, facts: dict[str, str]) -> None:
-    """Mark the checkpoint as this stream's, and refuse one that was made for something else."""
-    path = stream.folder(checkpoints) / f"g{stream.generation}.json"
+    """Mark the checkpoint as this stream's."""
+    refuse_foreign(stream, checkpoints, facts)
+    path = _mark(stream, checkpoints)
     if path.exists():
-        _compare(stream, path, facts)
         return
-    if (stream.checkpoint(checkpoints) / "metadata").exists():
-        raise _foreign(stream, path, "it carries no mark of ours")
     path.parent.mkdir(parents=True, exist_ok=True)
     replaced = path.with_suffix(".tmp")
     replaced.write_text(json.dumps(facts, indent=1, sort_keys=True))
     replaced.replace(path)
+
+
+def refuse_foreign(stream: StreamId, checkpoints: Path, facts: dict[str, str]) -> None:
+    """A checkpoint that was made for something else is not ours to go on with. Changes nothing."""
+    path = _mark(stream, checkpoints)
+    if path.exists():
+        _compare(stream, path, facts)
+    elif (stream.checkpoint(checkpoints) / "metadata").exists():
+        raise _foreign(stream, path, "it carries no mark of ours")
+
+
+def _mark(stream: StreamId, checkpoints: Path) -> Path:
+    return stream.folder(checkpoints) / f"g{stream.generation}.json"
 
 
 def _compare(stream: StreamId, path: Path, facts: dict[str, str]) -> None:

@@ -287,6 +287,16 @@ def _acls(wish: Wish, look: Look) -> AclChanges:
 
 def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
     """Make and grow topics; where one cannot be, nothing is done."""
+    require_makeable(plan)
+    cluster.create_topics(
+        NewTopicSpec(name, partitions, target.replication_factor, _set_only(plan.alters.get(name, {})))
+        for name, partitions in plan.creates.items()
+    )
+    cluster.grow_topics(plan.grows)
+
+
+def require_makeable(plan: TargetPlan) -> None:
+    """Refuse what cannot be carried out, before anything is."""
     refuse_misnamed(plan.target, plan.misnamed)
     if plan.refusals:
         said = "; ".join(f"topic {name} {reason}" for name, reason in plan.refusals.items())
@@ -294,11 +304,6 @@ def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
         raise TopicMissing(
             f"cluster {plan.target}: {said}", f"have it done; `mirrorlake plan` lists all that is missing\n{lines}"
         )
-    cluster.create_topics(
-        NewTopicSpec(name, partitions, target.replication_factor, _set_only(plan.alters.get(name, {})))
-        for name, partitions in plan.creates.items()
-    )
-    cluster.grow_topics(plan.grows)
 
 
 def refuse_misnamed(target: str, misnamed: Mapping[str, str]) -> None:

@@ -185,6 +185,11 @@ def fit_names(
     return names, refused
 
 
+def name_on(config: Config, flow: Flow, target: Target, topic: str) -> str | None:
+    """What a source topic is called on a target; None where the target does not take it."""
+    return fit_names(config, flow, target, [topic])[0].get(topic)
+
+
 def _bad_name(name: str, seen: Mapping[str, str]) -> str:
     if not is_legal_topic(name):
         size = f"{len(name)} of {MAX_TOPIC_CHARACTERS} characters"

@@ -16,9 +16,11 @@ from mirrorlake.bronze import (
     BatchSize,
     Ingest,
     Loss,
+    batch_bounds,
     diagnose,
     next_bound,
     parse_offsets,
+    read_begin,
     read_positions,
     read_topic_ids,
     records_per_batch,
@@ -198,6 +200,16 @@ def test_a_query_stands_at_the_end_of_its_last_committed_batch(tmp_path: Path) -
 def test_a_query_that_committed_nothing_stands_nowhere(tmp_path: Path) -> None:
     assert read_positions(tmp_path / "none") == {}
     assert read_positions(checkpoint(tmp_path / "g0", {}, {0: '{"orders":{"0":5}}'})) == {}
+
+
+def test_a_query_that_has_done_nothing_yet_is_known_by_its_begin(tmp_path: Path) -> None:
+    """So that what the source drops before the first batch is a loss like any other."""
+    made = checkpoint(tmp_path / "g0", {}, {0: '{"orders":{"0":50}}'})
+    assert read_begin(made) == {}
+    (made / "sources" / "0").mkdir(parents=True)
+    (made / "sources" / "0" / "0").write_text('v1\n{"orders":{"0":40}}')
+    assert read_begin(made) == {AT: 40}
+    assert batch_bounds(made, 0) == ({AT: 40}, {AT: 50})
 
 
 def test_topic_ids_are_kept_beside_the_checkpoint_and_replaced_whole(tmp_path: Path) -> None:

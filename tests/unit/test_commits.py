@@ -109,3 +109,16 @@ def test_processes_that_commit_at_once_all_land(folder: Path) -> None:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert offsets(folder) == sorted([*range(10), *range(10)])
+
+
+def test_a_time_beyond_pythons_calendar_leaves_no_statistics_and_is_kept(folder: Path) -> None:
+    """Microseconds where Kafka has milliseconds date a record tens of thousands of years on."""
+    path = folder / "part.parquet"
+    far = pa.array([1_700_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    pq.write_table(pa.Table.from_arrays([pa.array(["orders"]), pa.array([7]), far], schema=SCHEMA), path)
+    statistics = file_statistics(pq.read_metadata(path), COLUMNS.split(","))
+    assert statistics["minValues"] == statistics["maxValues"] == {"topic": "orders", "offset": 7}
+    Commits(folder).add([path], "ingest", 0)
+    assert DeltaTable(folder).to_pyarrow_table()["timestamp"].cast(pa.int64()).to_pylist() == [
+        1_700_000_000_000_000_000
+    ]

@@ -23,7 +23,7 @@ from mirrorlake.consume import (
     parquet_options,
     plan,
 )
-from mirrorlake.errors import UnreadableRecord
+from mirrorlake.errors import DataAtRisk, UnreadableRecord
 from mirrorlake.produce import header_lists
 from mirrorlake.records import BRONZE, BRONZE_STATISTICS, SourcePartition
 
@@ -154,3 +154,11 @@ def test_a_file_has_statistics_where_planning_needs_them_and_nowhere_else(tmp_pa
     }
     assert not columns["value"].has_dictionary_page
     assert columns["headers.list.element.key"].has_dictionary_page
+
+
+def test_a_time_that_no_table_can_hold_stops_with_where_it_is() -> None:
+    """Nanoseconds where Kafka has milliseconds: multiplied they would be some other time, in silence."""
+    messages: Any = [Message(1), Message(2, at=(1, 1_700_000_000_000_000_000))]
+    with pytest.raises(DataAtRisk, match=r"orders.*offset 2 has the timestamp 1700000000000000000 ms") as told:
+        as_bronze(messages, ORDERS, FETCH)
+    assert told.value.next_step

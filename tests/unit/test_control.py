@@ -45,14 +45,20 @@ def test_pausing_twice_is_pausing_once(tmp_path: Path) -> None:
 def test_resume_takes_back_what_it_names_and_no_more(tmp_path: Path) -> None:
     for item in (TARGET, TOPIC, ONE):
         pause(tmp_path, "f", item)
-    resume(tmp_path, "f", "dr", None)
+    assert resume(tmp_path, "f", "dr", None) == [TARGET]
     assert read_pauses(tmp_path, "f") == [TOPIC, ONE]
+
+
+def test_resume_of_what_was_not_paused_so_says_so(tmp_path: Path) -> None:
+    pause(tmp_path, "f", ALL)
+    assert resume(tmp_path, "f", "dr", None) == []
+    assert read_pauses(tmp_path, "f") == [ALL]
 
 
 def test_resume_of_the_flow_takes_everything_back(tmp_path: Path) -> None:
     for item in (ALL, TARGET, ONE):
         pause(tmp_path, "f", item)
-    resume(tmp_path, "f", None, None)
+    assert resume(tmp_path, "f", None, None) == [ALL, TARGET, ONE]
     assert read_pauses(tmp_path, "f") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from samples import OTHER_ID, SOURCE, TOPIC_ID, FakeCluster
 
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.lag import ingest_positions, sample_rows, target_positions
+from mirrorlake.lag import ingest_positions, sample_rows, source_ends, target_positions
 from mirrorlake.ledger import Book, Position
 from mirrorlake.records import SourcePartition, TopicPartition
 
@@ -58,3 +58,12 @@ def test_a_sample_has_everybodys_position() -> None:
 
 def test_of_a_topic_made_anew_nobody_has_anything() -> None:
     assert sampled(OTHER_ID) == {"bronze": 0, "target": 0}
+
+
+def test_a_target_is_not_behind_with_a_topic_that_it_does_not_take() -> None:
+    cluster, none = FakeCluster(), dict[SourcePartition, int]()
+    cluster.append(AT, None, b"v")
+    targets = {"dr": none, "hubs": none}
+    rows = sample_rows("f", cluster, [TOPIC], none, targets, False, NOON, lambda target, _topic: target == "dr")  # type: ignore[arg-type]
+    assert {row["cluster"] for row in rows.to_pylist() if row["side"] == "target"} == {"dr"}
+    assert source_ends(rows)[SOURCE] == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirrorlake.relay import Relay
+from mirrorlake.records import TopicPartition
+from mirrorlake.relay import Relay, furthest
 
 
 @dataclass
@@ -39,3 +40,9 @@ def test_a_query_that_failed_is_not_taken_for_one_that_is_done() -> None:
         relay = looked_at(Query(looks, RuntimeError("the log is cut")))
         while relay.ingest_failure is None:
             assert relay.is_ingesting()
+
+
+def test_of_several_accounts_the_latest_counts_for_each_partition() -> None:
+    one, two = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert furthest({one: 5, two: 7}, {one: 9}, {}) == {one: 9, two: 7}
+    assert furthest({}, {}) == {}

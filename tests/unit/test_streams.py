@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.errors import StateMismatch
-from mirrorlake.streams import StreamId, claim, current, next_generation
+from mirrorlake.streams import StreamId, claim, current, next_generation, refuse_foreign
 
 STREAM = StreamId("orders", "ingest", "bronze.src__orders")
 FACTS = {"source": "cluster-1", "table": "table-1"}
@@ -76,3 +76,11 @@ def test_a_damaged_mark_is_refused(tmp_path: Path) -> None:
 def test_a_new_generation_is_claimed_for_itself(tmp_path: Path) -> None:
     claim(STREAM, tmp_path, FACTS)
     claim(next_generation(STREAM), tmp_path, {**FACTS, "table": "table-2"})
+
+
+def test_to_refuse_is_not_to_claim(tmp_path: Path) -> None:
+    refuse_foreign(STREAM, tmp_path, FACTS)
+    assert not list(tmp_path.iterdir())
+    claim(STREAM, tmp_path, FACTS)
+    with pytest.raises(StateMismatch):
+        refuse_foreign(STREAM, tmp_path, {**FACTS, "source": "other"})
