@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, fetch_files, plan
+from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read, fetch_files, plan
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
@@ -150,6 +150,17 @@ def diagnose(
     return losses
 
 
+def as_we_read_it(
+    ends: Mapping[TopicPartition, int], truncated: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where the log ends that we have read: a log that was cut may have grown again, by other records."""
+    return {at: min(end, truncated.get(at, end)) for at, end in ends.items()}
+
+
+def at_of(source: SourcePartition) -> TopicPartition:
+    return TopicPartition(source.topic, source.partition)
+
+
 # --- positions on storage ---
 
 
@@ -205,6 +216,15 @@ def read_topic_ids(checkpoint: Path) -> dict[str, str]:
         return found
 
 
+def read_leader_epochs(checkpoint: Path) -> dict[TopicPartition, int]:
+    path = checkpoint.with_suffix(".epochs.json")
+    return _offsets_in(path) if path.exists() else {}
+
+
+def write_leader_epochs(checkpoint: Path, epochs: Mapping[TopicPartition, int]) -> None:
+    _replace(checkpoint.with_suffix(".epochs.json"), starting_offsets(epochs))
+
+
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[None]:
     try:
@@ -217,9 +237,13 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 def write_topic_ids(checkpoint: Path, topic_ids: Mapping[str, str]) -> None:
-    path = checkpoint.with_suffix(".topics.json")
+    _replace(checkpoint.with_suffix(".topics.json"), json.dumps(dict(topic_ids)))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all."""
     replaced = path.with_suffix(".tmp")
-    replaced.write_text(json.dumps(dict(topic_ids)))
+    replaced.write_text(text)
     replaced.replace(path)
 
 
@@ -236,13 +260,8 @@ class Workers:
     slots: int
 
     def fetch(self, spark: SparkSession, fetch: Fetch, ranges: Sequence[Range]) -> list[Fetched]:
-        """All files of a batch; the first error that a task met."""
-        tasks = plan(ranges, self.slots)
-        fetched = on_workers(spark, tasks, partial(fetch_files, fetch))
-        for file in fetched:
-            if file.error:
-                raise from_text(file.error)
-        return fetched
+        """All files of a batch, and the errors that tasks met."""
+        return on_workers(spark, plan(ranges, self.slots), partial(fetch_files, fetch))
 
 
 @dataclass
@@ -262,6 +281,12 @@ class Ingest:
     """Who reads the records; Spark's Kafka source where it is None."""
     newest: BatchSize | None = None
     """What the newest batch held, where workers read it."""
+    truncated: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partitions that were cut below what we have read, and where."""
+    read: dict[TopicPartition, int] = field(default_factory=dict)
+    """The offset after the last record of each partition that bronze holds."""
+    leader_epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    """In which that record was written: with both a broker can tell whether it still has it."""
 
     def append(self, frame: DataFrame, batch_id: int) -> None:
         """One micro-batch: know the ids of its topics, then append."""
@@ -285,6 +310,8 @@ class Ingest:
                 time.time_ns() // 1000,
             )  # fmt: skip
             fetched = workers.fetch(spark, fetch, ranges)
+            self._require_whole(fetched)
+            self._note_read(fetched)
             records = sum(file.records for file in fetched)
             self.newest = BatchSize(records, sum(f.bytes for f in fetched) + records * RECORD_OVERHEAD_BYTES)
             return [Path(file.path) for file in fetched]
@@ -309,10 +336,34 @@ class Ingest:
                 + ", ".join(map(str, wrong[:5]))
             )
         return [
-            Range(SourcePartition(at.topic, self.topic_ids[at.topic], at.partition), first, until)
+            Range(self._source(at), first, until, self._read_before(at, first))
             for at, (first, until) in bounds.items()
             if first < until
         ]
+
+    def _source(self, at: TopicPartition) -> SourcePartition:
+        return SourcePartition(at.topic, self.topic_ids[at.topic], at.partition)
+
+    def _read_before(self, at: TopicPartition, first: int) -> Read | None:
+        until, epoch = self.read.get(at, 0), self.leader_epochs.get(at)
+        return Read(until - 1, epoch) if epoch is not None and 0 < until <= first else None
+
+    def _require_whole(self, fetched: Sequence[Fetched]) -> None:
+        """The first error that a task met; where a log was cut is kept for whoever names the loss."""
+        for source, end in (file.truncated for file in fetched if file.truncated):
+            self.truncated[at_of(source)] = end
+        for file in fetched:
+            if file.error:
+                raise from_text(file.error)
+
+    def _note_read(self, fetched: Sequence[Fetched]) -> None:
+        """Before the commit: an epoch older than the record it is kept for would be a false alarm after a crash."""
+        found = sorted((read, at_of(source)) for file in fetched for source, read in file.read)
+        self.read |= {at: read.offset + 1 for read, at in found}
+        epochs = {at: read.leader_epoch for read, at in found}
+        if epochs.items() - self.leader_epochs.items():
+            self.leader_epochs |= epochs
+            write_leader_epochs(self.checkpoint, self.leader_epochs)
 
     def _unknown(self, offsets: Iterable[TopicPartition]) -> set[str]:
         return {at.topic for at in offsets} - self.topic_ids.keys()
@@ -342,7 +393,7 @@ class Ingest:
         topics = self.source.describe_patiently({at.topic for at in positions}, ABSENT_SECONDS)
         there = [at for at in positions if at.topic in topics and at.partition < topics[at.topic].partitions]
         starts, ends = self.source.log_starts(there), self.source.log_ends(there)
-        return diagnose(positions, self.topic_ids, topics, starts, ends)
+        return diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
 
 
 ABSENT_SECONDS = 5.0

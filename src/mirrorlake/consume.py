@@ -7,12 +7,13 @@ one consumer that the worker process keeps, and writes what it read. `produce` i
 from __future__ import annotations
 
 import heapq
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as _TopicPartition
 
 from mirrorlake.clusters import resolved
-from mirrorlake.errors import ClusterUnreachable, DataAtRisk, MirrorlakeError, UnreadableRecord
+from mirrorlake.errors import ClusterUnreachable, DataAtRisk, MirrorlakeError, SourceLoss, UnreadableRecord
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, is_access, no_collection, translate
 from mirrorlake.records import BRONZE, BRONZE_STATISTICS, SourcePartition
@@ -36,6 +37,13 @@ MAX_FILES_PER_BATCH = 64
 WORTH_SPLITTING = 20_000
 
 
+class Read(NamedTuple):
+    """The last record that was read of a partition: its offset, and the leader epoch in which it was written."""
+
+    offset: int
+    leader_epoch: int
+
+
 @dataclass(frozen=True)
 class Range:
     """The offsets [first, until) of one source partition; some of them may hold no record."""
@@ -43,6 +51,8 @@ class Range:
     source: SourcePartition
     first: int
     until: int
+    after: Read | None = None
+    """What was read before it, where that is known: the broker then tells whether it still has that."""
 
     @property
     def offsets(self) -> int:
@@ -72,6 +82,10 @@ class Fetched:
     bytes: int = 0
     error: str = ""
     """Name and message."""
+    read: tuple[tuple[SourcePartition, Read], ...] = ()
+    """The last record of each partition."""
+    truncated: tuple[SourcePartition, int] | None = None
+    """Where the source has dropped what it gave us before, and has other records from this offset on."""
 
 
 File = Sequence[Range]
@@ -98,7 +112,9 @@ def split(one: Range, total: int, tasks: int) -> list[Range]:
     share = max(WORTH_SPLITTING, -(-total // tasks))
     pieces = -(-one.offsets // share)
     step = -(-one.offsets // max(1, pieces))
-    return [replace(one, first=at, until=min(at + step, one.until)) for at in range(one.first, one.until, step)]
+    begins = range(one.first, one.until, step)
+    after = {one.first: one.after}
+    return [replace(one, first=at, until=min(at + step, one.until), after=after.get(at)) for at in begins]
 
 
 def shared_files(ranges: Sequence[Range], most: int) -> list[File]:
@@ -172,6 +188,19 @@ def header_column(lists: Sequence[Headers | None]) -> pa.Array:
 # --- reading ---
 
 
+class _Vanished(MirrorlakeError):
+    """What was read before a range is not there any more."""
+
+
+class Truncated(SourceLoss):
+    """The source's log was cut below what we have read, and has other records there now."""
+
+    def __init__(self, what: str, source: SourcePartition, end: int) -> None:
+        super().__init__(what)
+        self.source = source
+        self.end = end
+
+
 class Reader:
     """One consumer, kept by the worker process between batches."""
 
@@ -182,8 +211,15 @@ class Reader:
 
     def chunks(self, one: Range) -> Iterator[list[Message]]:
         """The records of a range, in order, some at a time: about as many bytes, whatever their size."""
+        try:
+            yield from self._chunks(one)
+        except _Vanished:
+            # Retention took what lay before the range, which may begin right where the log does now.
+            yield from self._chunks(replace(one, after=None))
+
+    def _chunks(self, one: Range) -> Iterator[list[Message]]:
         self._errors.clear()
-        self.consumer.assign([_TopicPartition(one.source.topic, one.source.partition, one.first)])
+        self.consumer.assign([_begin(one)])
         at, most, heard_at = one.first, 100, time.monotonic()
         while at < one.until:
             # `consume` returns as soon as it has as many as asked, so more than can come is never asked for.
@@ -205,16 +241,23 @@ class Reader:
                 # Markers and compaction leave no record at the end of a range.
                 at = one.until if event.offset() >= one.until else at
             elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-                # Whoever starts the query again finds out what the source has dropped, and says it.
-                raise ClusterUnreachable(f"cluster {self.alias}: {one.source} does not begin at {one.first} any more")
+                raise self._not_there(error, one)
             elif error is not None:
                 raise translate(error, self.alias, f"read {one.source}")
         if not records:
             return [], at
         last = records[-1].offset()
-        if last >= one.until:
-            records = [message for message in records if message.offset() < one.until]
+        if last >= one.until or records[0].offset() < one.first:
+            records = [message for message in records if one.first <= message.offset() < one.until]
         return records, max(at, last + 1)
+
+    def _not_there(self, error: KafkaError, one: Range) -> MirrorlakeError:
+        """Whoever starts the query again finds out what the source has dropped, and says it."""
+        if (end := truncated_at(error.str())) is not None:
+            return Truncated(f"cluster {self.alias}: {one.source} was cut at {end}", one.source, end)
+        if one.after is not None:
+            return _Vanished("")
+        return ClusterUnreachable(f"cluster {self.alias}: {one.source} does not begin at {one.first} any more")
 
     def _require_sound(self, one: Range, heard_at: float) -> None:
         """A refused password is said beside the records; a broker that is away comes back within a time."""
@@ -226,6 +269,20 @@ class Reader:
                 f"cluster {self.alias}: reading {one.source} stopped for {SILENCE_SECONDS:.0f} s",
                 f"is {self.alias} up? reading goes on after it answers again",
             )
+
+
+def _begin(one: Range) -> _TopicPartition:
+    """Right after what was read last, for the broker to say whether it still has it: between the two is no record."""
+    topic, partition = one.source.topic, one.source.partition
+    if one.after is None:
+        return _TopicPartition(topic, partition, one.first)
+    return _TopicPartition(topic, partition, one.after.offset + 1, leader_epoch=one.after.leader_epoch)
+
+
+def truncated_at(said: str) -> int | None:
+    """librdkafka has no code of its own for a log that was cut since and has grown again; its sentence says where."""
+    found = re.search(r"log truncation detected .*broker end offset is (\d+)", said)
+    return int(found[1]) if found else None
 
 
 def chunk_records(records: Sequence[Message]) -> int:
@@ -268,11 +325,17 @@ def fetch_files(fetch: Fetch, files: Sequence[File]) -> list[Fetched]:
     except (KafkaException, MirrorlakeError) as error:
         drop_reader(fetch)
         fault = error if isinstance(error, MirrorlakeError) else translate(error.args[0], fetch.source, "read")
-        fetched.append(Fetched(error=f"{type(fault).__name__}: {fault}"))
+        fetched.append(_failed(fault))
     except BaseException:
         drop_reader(fetch)
         raise
     return fetched
+
+
+def _failed(fault: MirrorlakeError) -> Fetched:
+    if isinstance(fault, Truncated):
+        return Fetched(error=f"{SourceLoss.__name__}: {fault}", truncated=(fault.source, fault.end))
+    return Fetched(error=f"{type(fault).__name__}: {fault}")
 
 
 def _fetch_file(fetch: Fetch, reader: Reader, file: File) -> Fetched:
@@ -280,19 +343,22 @@ def _fetch_file(fetch: Fetch, reader: Reader, file: File) -> Fetched:
     path = Path(fetch.folder) / f"part-{uuid.uuid4().hex}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     count = size = 0
+    read: dict[SourcePartition, Read] = {}
     with pq.ParquetWriter(path, BRONZE, **parquet_options(fetch.codec)) as writer:
-        for group in _row_groups(fetch, reader, file):
+        for group in _row_groups(fetch, reader, file, read):
             writer.write_table(group, row_group_size=group.num_rows)
             count, size = count + group.num_rows, size + group["key"].nbytes + group["value"].nbytes
     hit("file-written")
-    return Fetched(str(path), count, size)
+    return Fetched(str(path), count, size, read=tuple(read.items()))
 
 
-def _row_groups(fetch: Fetch, reader: Reader, file: File) -> Iterator[pa.Table]:
+def _row_groups(fetch: Fetch, reader: Reader, file: File, read: dict[SourcePartition, Read]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for one in file:
         for messages in reader.chunks(one):
             held.append(as_bronze(messages, one.source, fetch))
+            if (epoch := messages[-1].leader_epoch()) is not None:
+                read[one.source] = Read(messages[-1].offset(), epoch)
             if sum(batch.nbytes for batch in held) >= ROW_GROUP_BYTES:
                 yield pa.Table.from_batches(held)
                 held = []

@@ -23,6 +23,7 @@ from mirrorlake.bronze import (
     last_batch,
     next_bound,
     parse_offsets,
+    read_leader_epochs,
     read_plan,
     read_positions,
     read_topic_ids,
@@ -30,6 +31,7 @@ from mirrorlake.bronze import (
     sample_record_bytes,
     start_ingest,
     starting_offsets,
+    write_leader_epochs,
     write_topic_ids,
 )
 from mirrorlake.clusters import librdkafka_admin, librdkafka_consumer, librdkafka_producer, limits
@@ -132,8 +134,9 @@ class Relay:
         properties = bronze_properties(storage.deleted_file_retention_hours)
         self.world.tables.ensure(self.spec.table, BRONZE, properties)
         self.ingest = self._make_ingest()
+        self.ingest.read = self._bronze_positions()
         if not read_positions(self.ingest.checkpoint):
-            self._seed = self._bronze_positions()
+            self._seed = dict(self.ingest.read)
         self._follow_table()
         self.meet_losses()
 
@@ -283,7 +286,10 @@ class Relay:
     def _ingest(self, stream: StreamId, checkpoint: Path, topic_ids: dict[str, str]) -> Ingest:
         codec, tables = self.world.config.storage.codec, self.world.tables
         workers = self._workers()
-        return Ingest(self.spec, stream, checkpoint, tables, self.source, topic_ids, codec, self.wake, workers)
+        return Ingest(
+            self.spec, stream, checkpoint, tables, self.source, topic_ids, codec, self.wake, workers,
+            leader_epochs=read_leader_epochs(checkpoint),
+        )  # fmt: skip
 
     def _workers(self) -> Workers | None:
         """Where Python may write files, unless the flow asks for Spark's reader."""
@@ -318,7 +324,7 @@ class Relay:
         if not begun:
             return
         left = {at for at in begun if not spec_topics(self.spec, [at.topic])}
-        if left or any(end > planned.get(at, 0) for at, end in self._bronze_positions().items()):
+        if left or any(end > planned.get(at, 0) for at, end in self.ingest.read.items()):
             self._begin_generation(left)
 
     def meet_losses(self) -> None:
@@ -350,14 +356,16 @@ class Relay:
         """
         assert self.ingest is not None  # noqa: S101
         begun = {at: p for at, p in self.ingest.positions(self._seed or {}).items() if at not in gone}
-        held, ids = self._bronze_positions(), self.ingest.topic_ids
+        held, ids, epochs = self._bronze_positions(), self.ingest.topic_ids, self.ingest.leader_epochs
         known = {at.topic: ids[at.topic] for at in begun if at.topic in ids}
         self._seed = furthest(begun, held, after or {})
         stream = next_generation(self.ingest.stream)
         checkpoint = stream.checkpoint(self.world.checkpoints)
         claim(stream, self.world.checkpoints, self._source_facts())
         write_topic_ids(checkpoint, known)
+        write_leader_epochs(checkpoint, {at: epoch for at, epoch in epochs.items() if at in begun})
         self.ingest = self._ingest(stream, checkpoint, known)
+        self.ingest.read = held
 
     _has_ingested: bool = False
     _seed: dict[TopicPartition, int] | None = None

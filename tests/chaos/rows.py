@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,19 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from deltalake import DeltaTable
-from proxy import BLACKHOLE, DELAY, DROP_RESPONSE, HALF_CLOSE, HOLD, PASS, REFUSE, RESET, THROTTLE, Proxy
+from proxy import (
+    BLACKHOLE,
+    DELAY,
+    DROP_RESPONSE,
+    HALF_CLOSE,
+    HOLD,
+    NO_IDEMPOTENCE,
+    PASS,
+    REFUSE,
+    RESET,
+    THROTTLE,
+    Proxy,
+)
 from stage import (
     Flow,
     NotHere,
@@ -50,7 +63,16 @@ from stage import (
     wait_until,
 )
 
-from mirrorlake.errors import AccessRefused, DataAtRisk, ExistingRecords, SourceLoss, TargetDiverged, Undeliverable
+from mirrorlake.control import EVERYTHING, pause, resume
+from mirrorlake.errors import (
+    AccessRefused,
+    DataAtRisk,
+    ExistingRecords,
+    SourceLoss,
+    StateMismatch,
+    TargetDiverged,
+    Undeliverable,
+)
 from mirrorlake.failpoints import POINTS
 from mirrorlake.lab import ClusterSpec, LabCluster, certs
 from mirrorlake.records import TopicPartition
@@ -913,6 +935,27 @@ def expiring_target(stage: Stage) -> None:
     assert stage.ends("shaky", target_name(flow)) == stage.ends("source", flow.topics[0])
 
 
+@row(
+    "36c",
+    "target keeps records for a second, runner killed",
+    "retention.ms of the target, old timestamps, failpoint acknowledged",
+    "the ledger is trusted, nothing sent again",
+)
+def short_retention(stage: Stage) -> str:
+    topic = stage.topic("retention", count=1000)
+    stage.records.create("shaky", f"source.{topic}", 2, retention_ms="1000")
+    flow = stage.flow(topic, target={"configs": {"enabled": False}})
+    stage.crash(flow, "acknowledged:1:kill-driver")
+    sent = stage.ends("shaky", target_name(flow))
+    wait_until(lambda: not any(stage.records.read("shaky", target_name(flow)).values()), "retention", 30)
+    for first in (1000, 1300):
+        flow.run_once()
+        assert stage.ends("shaky", target_name(flow)) == stage.ends("source", topic)
+        stage.more(topic, 300, first)
+    stage.expect_incidents(flow, [])
+    return f"{sent} records had landed, none was left when it recovered"
+
+
 def _oversize(stage: Stage, policy: str) -> Flow:
     topic = stage.topic("large", partitions=1, count=10)
     stage.records.create("shaky", f"source.{topic}", 1, max_message_bytes="20000")
@@ -1263,6 +1306,79 @@ def checkpoints_deleted(stage: Stage) -> None:
 
 
 @row(
+    "47b",
+    "bronze table deleted, its checkpoint kept",
+    "rm -r, once with a target that has yet to get its records, once without",
+    "refuses (4), says what to do, sends nothing; goes on when that is done; " + EQUAL,
+)
+def bronze_deleted(stage: Stage) -> str:
+    flow = stage.begun("no-bronze")
+    pause(flow.root, flow.name, EVERYTHING)
+    flow.run_once()
+    resume(flow.root, flow.name, None, None)
+    for first in (2200, 2500):
+        shutil.rmtree(flow.root / "tables" / "bronze")
+        stage.more(flow.topics[0], 300, first)
+        before = stage.ends("shaky", target_name(flow))
+        with pytest.raises(StateMismatch) as refused:
+            flow.run_once()
+        assert stage.ends("shaky", target_name(flow)) == before, "something was sent"
+        _do_as_told(refused.value)
+        flow.run_once()
+        stage.expect_same(flow)
+    return refused.value.what
+
+
+def _do_as_told(refused: StateMismatch) -> None:
+    told = re.search(r"move the folder (\S+) away", refused.next_step)
+    assert told, f"what to do is not said: {refused}"
+    shutil.rmtree(told[1])
+
+
+@row(
+    "47c",
+    "an older copy of the checkpoints put back",
+    "cp -r, some batches later and one batch later",
+    "refuses (4) or goes on; never a loss in silence; " + EQUAL,
+)
+def checkpoints_put_back(stage: Stage) -> str:
+    flow = stage.begun("older")
+    checkpoints, kept = flow.root / "checkpoints", flow.folder / "kept"
+    said = []
+    for first in (2200, 2300):
+        shutil.copytree(checkpoints, kept)
+        flow.run_once()
+        shutil.rmtree(checkpoints)
+        kept.rename(checkpoints)
+        stage.more(flow.topics[0], 100, first)
+        try:
+            flow.run_once()
+            said.append("went on")
+        except StateMismatch as refused:
+            said.append(refused.what)
+            _do_as_told(refused)
+            flow.run_once()
+        stage.expect_same(flow)
+        stage.more(flow.topics[0], 100, first + 1000)
+    return "; ".join(said)
+
+
+@row("47d", "ledger deleted", "rm -r tables/ops/ledger", "refuses (4) before anything is sent")
+def ledger_deleted(stage: Stage) -> str:
+    flow = stage.begun("no-ledger")
+    flow.run_once()
+    before = stage.ends("shaky", target_name(flow))
+    shutil.rmtree(flow.root / "tables" / "ops" / "ledger")
+    stage.more(flow.topics[0], 300, 2200)
+    for _ in range(2):
+        with pytest.raises(DataAtRisk, match="ledger") as refused:
+            flow.run_once()
+        assert refused.value.next_step, refused.value
+        assert stage.ends("shaky", target_name(flow)) == before, "something was sent"
+    return refused.value.what
+
+
+@row(
     "48",
     "Delta commit landed, Spark told otherwise",
     "failpoint bronze-committed raises",
@@ -1364,6 +1480,29 @@ def _repaired(stage: Stage, flow: Flow) -> str:
     return "repaired"
 
 
+@row(
+    "52",
+    "target knows no idempotent producers",
+    "proxy: InitProducerId taken out of what the broker says it knows",
+    "exit 3, named; nothing sent; goes on after the fix",
+)
+def no_idempotence(stage: Stage) -> str:
+    flow = stage.begun("plain")
+    before, begun = stage.ends("shaky", target_name(flow)), time.monotonic()
+    stage.proxy.set(NO_IDEMPOTENCE)
+    code, said = finish(flow.start("--once"))
+    assert code == 3, f"{code}: {said[-1500:]}"
+    assert "Traceback" not in said, said[-1500:]
+    assert "next:" in said, said[-1500:]
+    assert "dempoten" in said, said[-1500:]
+    assert stage.ends("shaky", target_name(flow)) == before, "something was sent"
+    seconds = time.monotonic() - begun
+    stage.proxy.set(PASS)
+    flow.run_once()
+    stage.expect_same(flow)
+    return f"exit {code} after {seconds:.0f} s: {' '.join(said.split())[-300:]}"
+
+
 @row("54", "one of two targets down when the runner starts", "proxy: refuse", "the other gets its records")
 def down_at_start(stage: Stage) -> None:
     topic = stage.topic("down")
@@ -1393,6 +1532,30 @@ def source_rewound(stage: Stage) -> None:
     with pytest.raises(SourceLoss, match="log_truncated"):
         flow.run_once()
     stage.expect_incidents(flow, ["log_truncated"])
+
+
+@row(
+    "56c",
+    "source goes back in time and grows past what was read",
+    "its partitions' folders put back, broker stopped; then more records than were lost",
+    "stops (4), the lost range in incidents as log_truncated, though all offsets are there again",
+)
+def source_rewound_and_grown(stage: Stage) -> str:
+    topic = stage.topic("regrown")
+    flow = stage.flow(topic)
+    flow.run_once()
+    with _put_back(stage, "source", topic):
+        stage.more(topic, 500)
+        flow.run_once()
+    stage.more(topic, 900)
+    with pytest.raises(SourceLoss, match="log_truncated"):
+        flow.run_once()
+    rows = [row for row in flow.rows("ops.incidents") if row["kind"] == "log_truncated"]
+    lost = {row["partition"]: (row["first_offset"], row["last_offset"]) for row in rows}
+    # The first that is noticed stops the batch: one or both of the two partitions are named.
+    assert lost, "nothing was noticed"
+    assert set(lost.values()) == {(100, 349)}, lost
+    return f"lost, by partition: {lost}"
 
 
 @row(

@@ -18,10 +18,13 @@ from mirrorlake.consume import (
     WORTH_SPLITTING,
     Fetch,
     Range,
+    Read,
     as_bronze,
     header_column,
     parquet_options,
     plan,
+    split,
+    truncated_at,
 )
 from mirrorlake.errors import DataAtRisk, UnreadableRecord
 from mirrorlake.produce import header_lists
@@ -162,3 +165,21 @@ def test_a_time_that_no_table_can_hold_stops_with_where_it_is() -> None:
     with pytest.raises(DataAtRisk, match=r"orders.*offset 2 has the timestamp 1700000000000000000 ms") as told:
         as_bronze(messages, ORDERS, FETCH)
     assert told.value.next_step
+
+
+# --- a log that was cut and has grown again ---
+
+
+def test_librdkafkas_sentence_about_a_cut_log_says_where() -> None:
+    said = (
+        "Partition log truncation detected at offset 150 (leader epoch 0): broker end offset is 100 "
+        "(offset leader epoch 0). Reset to INVALID.: Local: Partition log truncation detected (broker 0)"
+    )
+    assert truncated_at(said) == 100
+    assert truncated_at("fetch failed due to requested offset not available on the broker") is None
+
+
+def test_only_the_first_piece_of_a_range_is_read_after_what_was_read_before() -> None:
+    whole = Range(ORDERS, 100, 100 + 3 * WORTH_SPLITTING, after=Read(98, 4))
+    pieces = split(whole, whole.offsets, 3)
+    assert [piece.after for piece in pieces] == [Read(98, 4), None, None]
