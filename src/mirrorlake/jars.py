@@ -1,8 +1,8 @@
 """The Java side: which jars are needed, where they are kept, how they come here.
 
-A bundle is resolved once per machine, by the Ivy that PySpark ships or else by Maven, into a folder named
-after its coordinates. The folder appears by a rename, so it is either whole or absent; its `.complete` lists
-every jar with SHA-256 and size, and each use compares names and sizes with what is on disk.
+A bundle is resolved once per machine, by the Ivy that PySpark ships or, where that is missing or fails, by Maven,
+into a folder named after its coordinates. The folder appears by a rename, so it is either whole or absent; its
+`.complete` lists every jar with SHA-256 and size, and each use compares names and sizes with what is on disk.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from mirrorlake.errors import Unreachable, UsageFault
+from mirrorlake.errors import MirrorlakeError, Unreachable, UsageFault
 
 OLDEST_JAVA = 17
+# From here on Java refuses what Hadoop in Spark 4.0 asks at start (`Subject.getSubject`). Makefile: the same bounds.
+TOO_NEW_JAVA = 23
 INSTALL_JAVA = "apt-get install -y openjdk-17-jre-headless"
 COMPLETE = ".complete"
 # A version begins with a digit; after a dash it goes on with one number and then words (1.5.6-9, 33.3.1-jre).
@@ -74,13 +77,15 @@ MM2 = Bundle(
 
 @lru_cache(maxsize=1)
 def java() -> Path:
-    """The `java` of JAVA_HOME, else of PATH, new enough for Kafka and Spark."""
+    """The `java` of JAVA_HOME, else of PATH, of a release that Kafka and Spark run on."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         raise UsageFault(f"no java in {f'JAVA_HOME ({home})' if home else 'PATH'}", INSTALL_JAVA)
-    if (release := _java_release(Path(found))) < OLDEST_JAVA:
-        raise UsageFault(f"{found} is Java {release}; {OLDEST_JAVA} or newer is needed", INSTALL_JAVA)
+    if not OLDEST_JAVA <= (release := _java_release(Path(found))) < TOO_NEW_JAVA:
+        raise UsageFault(
+            f"{found} is Java {release}; {OLDEST_JAVA} or newer is needed, and older than {TOO_NEW_JAVA}", INSTALL_JAVA
+        )
     return Path(found)
 
 
@@ -181,7 +186,7 @@ def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as made:
         jars = Path(made) / "jars"
         jars.mkdir()
-        _run(_resolver(bundle, Path(made), jars), bundle)
+        _fill(jars, _resolvers(bundle, Path(made), jars), bundle, say)
         (jars / COMPLETE).write_text(_listing(jars))
         shutil.rmtree(folder, ignore_errors=True)  # an earlier one that was found damaged
         jars.rename(folder)
@@ -190,18 +195,20 @@ def _fetch(bundle: Bundle, folder: Path, say: Say) -> tuple[Path, ...]:
     return found
 
 
-def _resolver(bundle: Bundle, work: Path, jars: Path) -> list[str]:
-    """The command that fills `jars`: Ivy where PySpark is installed, else Maven."""
-    ivy = next((jar for jar in spark_jars() if jar.name.startswith("ivy-")), None)
-    if ivy is not None:
+def _resolvers(bundle: Bundle, work: Path, jars: Path) -> dict[str, list[str]]:
+    """The commands that can fill `jars`, by name: Ivy where PySpark is installed, then Maven where it is."""
+    found: dict[str, list[str]] = {}
+    if ivy := next((jar for jar in spark_jars() if jar.name.startswith("ivy-")), None):
         (work / "ivy.xml").write_text(ivy_module(bundle.name, bundle.coordinates, _left_out(bundle)))
-        return _ivy_command(ivy, work, jars)
-    if (maven := shutil.which("mvn")) is None:
+        found["Ivy"] = _ivy_command(ivy, work, jars)
+    if maven := shutil.which("mvn"):
+        (work / "pom.xml").write_text(maven_project(bundle.name, bundle.coordinates))
+        found["mvn"] = _maven_command(maven, work, jars, _left_out(bundle))
+    if not found:
         raise UsageFault(
             "neither PySpark (whose Ivy fetches jars) nor mvn is installed", "pip install 'mirrorlake[local]'"
         )
-    (work / "pom.xml").write_text(maven_project(bundle.name, bundle.coordinates))
-    return _maven_command(maven, work, jars, _left_out(bundle))
+    return found
 
 
 def _ivy_command(ivy: Path, work: Path, jars: Path) -> list[str]:
@@ -251,12 +258,40 @@ def _split(coordinates: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         yield org, artifact, revision
 
 
-def _run(command: list[str], bundle: Bundle) -> None:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
+def _fill(jars: Path, resolvers: Mapping[str, list[str]], bundle: Bundle, say: Say) -> None:
+    """Run one resolver after the other, until one succeeds."""
+    said: list[str] = []
+    for name, command in resolvers.items():
+        if said:
+            say(f"{said[-1]}\n{name} tries next")
+            _empty(jars)  # of what the one before left behind: its choice of versions may be another
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode == 0:
+            return
         last = "\n".join(line for line in done.stdout.splitlines()[-20:] if line.strip())
-        raise Unreachable(
-            f"the {bundle.name} jars could not be fetched; {Path(command[0]).name} said last:\n{last}",
-            "check that this machine reaches its Maven repository (proxy: JAVA_TOOL_OPTIONS), or copy"
-            " the folder of a machine that has the jars and name it in MIRRORLAKE_JARS; then try again",
-        )
+        said.append(f"{name} said last:\n{last}")
+    raise Unreachable(
+        f"the {bundle.name} jars could not be fetched; " + "\n".join(said),
+        "check that this machine reaches its Maven repository (proxy: JAVA_TOOL_OPTIONS), or copy"
+        " the folder of a machine that has the jars and name it in MIRRORLAKE_JARS; then try again",
+    )
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def main() -> int:
+    """`make jars`: fetch what Spark and the lab's brokers need, and say where it is."""
+    try:
+        for bundle in (SPARK, BROKER):
+            print(resolve(bundle, print)[0].parent)
+    except MirrorlakeError as fault:
+        print(f"{fault.what}\nnext: {fault.next_step}", file=sys.stderr)
+        return fault.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,9 +15,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
+from mirrorlake import jars
 from mirrorlake.errors import ClusterUnreachable, UsageFault
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs
 from mirrorlake.lab.commands import app
+from mirrorlake.lab.settings import free_ports
 
 QUIET = {"log_level": 0}
 
@@ -164,7 +166,40 @@ def test_the_commands_make_topics_send_and_show(lab: Lab, source: LabCluster) ->
     assert (last["offset"], last["key"], last["value"]) == (4, None, "line two")
     assert "ready" in run("status", *root)
     assert "SASL_SSL" in run("up", "hubs", *root)  # runs already: stays as it is
-    assert "security.protocol=SASL_SSL" in run("client-properties", "hubs", *root)
+
+
+def test_kafkas_own_tools_read_the_client_properties(lab: Lab, hubs: LabCluster, tmp_path: Path) -> None:
+    """The password of `hubs` has quotes, a backslash and an equals sign."""
+    topic, file = make_topic(hubs), tmp_path / "hubs.properties"
+    file.write_text(run("client-properties", "hubs", "--root", str(lab.root)))
+    asked = ["--bootstrap-server", hubs.bootstrap_servers, "--command-config", str(file), "--list"]
+    listed = kafka_tool("org.apache.kafka.tools.TopicCommand", *asked)
+    assert topic in listed.splitlines()
+
+
+def kafka_tool(main_class: str, *arguments: str) -> str:
+    """What one of Kafka's console tools prints, which are among the jars of MirrorMaker 2."""
+    java = [str(jars.java()), "-XX:TieredStopAtLevel=1", "-cp", jars.class_path(jars.resolve(jars.MM2, print))]
+    done = subprocess.run([*java, main_class, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    return done.stdout
+
+
+def test_a_cluster_serves_on_the_port_that_was_chosen_and_keeps_it(own_lab: Lab) -> None:
+    port, other = free_ports(2)
+    root = ["--root", str(own_lab.root)]
+    assert f"127.0.0.1:{port}" in run("up", "chosen", "--port", f"chosen={port}", *root)
+    cluster = own_lab.cluster("chosen")
+    assert cluster.client_config()["bootstrap.servers"] == f"127.0.0.1:{port}"
+    topic = make_topic(cluster)
+    send(cluster, topic, "x")
+    assert f"127.0.0.1:{port}" in run("up", "chosen", "--port", f"chosen={port}", *root)  # runs already
+    assert read(cluster, topic, 1) == ["x"]
+    with pytest.raises(UsageFault, match="chosen exists and differs"):
+        run("up", "chosen", "--port", f"chosen={other}", *root)
+    with pytest.raises(UsageFault, match=f"another cannot listen on 127.0.0.1:{port}"):
+        run("up", "another", "--port", f"another={port}", *root)
+    assert f"127.0.0.1:{other}" in run("up", "chosen", "--port", f"chosen={other}", "--fresh", *root)
 
 
 def test_consume_ends_well_when_interrupted(lab: Lab, source: LabCluster) -> None:

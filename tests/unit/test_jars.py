@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shutil
+import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -46,6 +51,27 @@ for name in ("one-1.0.jar", "two-2.0.jar"): (pathlib.Path(out) / name).write_tex
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     return calls
+
+
+@pytest.fixture
+def failing_ivy(fake_maven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """PySpark beside that `mvn`; its Ivy leaves half of its work and fails."""
+    script = """#!/bin/sh
+if [ "$1" = -version ]; then echo 'openjdk version "17.0.15"' >&2; exit 0; fi
+for word; do out=$word; done
+echo stale > "${out%/*}/one-0.9.jar"
+echo UNRESOLVED by ivy; exit 1
+"""
+    (tmp_path / "tools" / "bin").mkdir()
+    _install(tmp_path / "tools" / "bin" / "java", script)
+    (tmp_path / "tools" / "pyspark" / "jars").mkdir(parents=True)
+    (tmp_path / "tools" / "pyspark" / "jars" / "ivy-2.5.3.jar").touch()
+    spec = ModuleSpec("pyspark", None, origin=str(tmp_path / "tools" / "pyspark" / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "tools"))
+    jars.java.cache_clear()
+    yield fake_maven
+    jars.java.cache_clear()
 
 
 def _install(path: Path, script: str) -> None:
@@ -93,6 +119,38 @@ def test_a_failed_fetch_says_why_and_leaves_nothing(cache: Path, fake_maven: Pat
     assert sorted(path.name for path in cache.iterdir()) == ["lock", "tools"]
 
 
+def test_where_ivy_fails_maven_is_tried_from_an_empty_folder(cache: Path, failing_ivy: Path, said: list[str]) -> None:
+    assert [jar.name for jar in jars.resolve(TWO, said.append)] == ["one-1.0.jar", "two-2.0.jar"]
+    assert failing_ivy.read_text().count("called") == 1
+    assert said[1] == "Ivy said last:\nUNRESOLVED by ivy\nmvn tries next"
+
+
+def test_where_both_fail_both_are_heard(cache: Path, failing_ivy: Path, said: list[str]) -> None:
+    _install(cache / "tools" / "mvn", "#!/bin/sh\necho no way; exit 1\n")
+    with pytest.raises(Unreachable) as fault:
+        jars.resolve(TWO, said.append)
+    assert fault.value.what.endswith("; Ivy said last:\nUNRESOLVED by ivy\nmvn said last:\nno way")
+
+
+def test_where_ivy_fails_and_there_is_no_maven_it_is_heard(cache: Path, failing_ivy: Path, said: list[str]) -> None:
+    (cache / "tools" / "mvn").unlink()
+    with pytest.raises(Unreachable) as fault:
+        jars.resolve(TWO, said.append)
+    assert fault.value.what.endswith("; Ivy said last:\nUNRESOLVED by ivy")
+
+
+def test_make_jars_fetches_those_of_spark_and_of_the_brokers(
+    cache: Path, fake_maven: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert jars.main() == 0
+    folders = [line for line in capsys.readouterr().out.splitlines() if line.startswith("/")]
+    assert folders == [str(jars._folder(bundle)) for bundle in (jars.SPARK, jars.BROKER)]
+    _install(cache / "tools" / "mvn", "#!/bin/sh\nexit 1\n")
+    shutil.rmtree(jars._folder(jars.SPARK))
+    assert jars.main() == 3
+    assert "next: check that this machine reaches" in capsys.readouterr().err
+
+
 def test_without_ivy_and_maven_the_message_says_what_to_install(
     cache: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
@@ -124,26 +182,53 @@ def test_artifact_names_are_told_from_versions() -> None:
         assert match["artifact"] == artifact
 
 
-@pytest.mark.parametrize(
-    ("version", "accepted"),
-    [
-        ('openjdk version "17.0.15"', True),
-        ('openjdk version "21"', True),
-        ('java version "1.8.0_402"', False),
+@pytest.fixture(
+    params=[
+        ("1.8.0_402", 8, False),
+        ("11.0.22", 11, False),
+        ("17.0.15", 17, True),
+        ("21", 21, True),
+        ("22.0.2", 22, True),
+        ("23-ea", 23, False),
+        ("25.0.1", 25, False),
     ],
+    ids=lambda param: param[0],
 )
-def test_java_must_be_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, accepted: bool) -> None:
-    (tmp_path / "bin").mkdir()
-    _install(tmp_path / "bin" / "java", f"#!/bin/sh\necho '{version}' >&2\n")
+def some_java(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, int, bool]]:
+    """A `java` in JAVA_HOME, its release, and whether we run on it."""
+    version, release, accepted = request.param
+    found = tmp_path / "bin" / "java"
+    found.parent.mkdir()
+    _install(found, f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     jars.java.cache_clear()
+    yield found, release, accepted
+    jars.java.cache_clear()
+
+
+NEEDED = r"is Java {}; 17 or newer is needed, and older than 23"
+
+
+def test_java_must_be_new_enough(some_java: tuple[Path, int, bool]) -> None:
+    found, release, accepted = some_java
     if accepted:
-        assert jars.java() == tmp_path / "bin" / "java"
+        assert jars.java() == found
     else:
-        with pytest.raises(UsageFault, match=r"is Java 8; 17 or newer") as fault:
+        with pytest.raises(UsageFault, match=re.escape(f"{found} {NEEDED.format(release)}")) as fault:
             jars.java()
         assert fault.value.next_step == "apt-get install -y openjdk-17-jre-headless"
-    jars.java.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_takes_the_same_java_and_says_the_same(some_java: tuple[Path, int, bool]) -> None:
+    found, release, accepted = some_java
+    done = subprocess.run(["make", "java"], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == accepted
+    if not accepted:
+        assert f"{found} {NEEDED.format(release)}" in done.stderr
+        assert jars.INSTALL_JAVA in done.stderr
 
 
 def test_a_missing_java_is_a_fault_with_the_command_that_installs_it(

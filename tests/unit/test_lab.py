@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 import signal
+import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from mirrorlake import cli
 from mirrorlake.errors import ClusterUnreachable, UsageFault
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs, parse_spec
 from mirrorlake.lab.processes import Process, stop
-from mirrorlake.lab.settings import PORTS, Ports, free_ports, properties_text, server_properties
+from mirrorlake.lab.settings import (
+    PORTS,
+    Ports,
+    at_ports,
+    free_ports,
+    parse_ports,
+    properties_text,
+    server_properties,
+)
 
 THREE = {n: Ports(9000 + n, 9100 + n, 9200 + n) for n in range(3)}
 HUBS = ClusterSpec("hubs", protocol="SASL_SSL", users={"$ConnectionString": 'a"b\\c', "other": "x"})
@@ -46,11 +59,86 @@ def test_with_sasl_the_user_is_that_of_event_hubs() -> None:
         ("a:tls", "the protocol is one of"),
         ("a:ssl:0", "needs 1 to 9 brokers"),
         ("a:ssl:many", "not a number of brokers"),
+        ("a:ssl:²", "not a number of brokers"),
     ],
 )
 def test_wrong_wishes_are_refused(text: str, reason: str) -> None:
     with pytest.raises(UsageFault, match=reason):
         parse_spec(text)
+
+
+def test_a_named_port_is_that_of_the_first_broker_and_the_others_take_the_next() -> None:
+    specs = [parse_spec(text) for text in ("one", "three::3", "any")]
+    placed = at_ports(specs, parse_ports(["three=9092", "one=1"]))
+    assert [spec.ports for spec in placed] == [(1,), (9092, 9093, 9094), None]
+
+
+def test_every_fault_of_the_named_ports_is_said() -> None:
+    with pytest.raises(UsageFault) as fault:
+        parse_ports(["a=1", "a=2", "b", "b=", "=9092", "b=-1", "b=x"])
+    assert fault.value.what == (
+        "--port: a is named twice; 'b' is not NAME=PORT; 'b=' is not NAME=PORT; '=9092' is not NAME=PORT; "
+        "'b=-1' is not NAME=PORT; 'b=x' is not NAME=PORT"
+    )
+    assert "--port source=9092" in fault.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("ports", "reason"),
+    [
+        (["b=9092"], "b is not among the clusters to start"),
+        (["a=0"], "ports lie between 1 and 65535"),
+        (["a=65534"], "ports lie between 1 and 65535"),  # and so does that of the last of three brokers
+    ],
+)
+def test_ports_that_no_cluster_can_take_are_refused(ports: list[str], reason: str) -> None:
+    with pytest.raises(UsageFault, match=reason):
+        at_ports([parse_spec("a::3")], parse_ports(ports))
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port on which somebody else listens."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_a_port_in_use_is_refused_with_2_before_anything_is_touched(
+    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "lab"
+    wish = ["lab", "up", "source", "--port", f"source={taken_port}", "--root", str(root)]
+    monkeypatch.setattr(sys, "argv", ["mirrorlake", *wish])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    said = " ".join(capsys.readouterr().err.split())
+    assert left.value.code == 2
+    assert f"lab cluster source cannot listen on 127.0.0.1:{taken_port}: Address already in use next: choose" in said
+    assert not root.exists()
+
+
+def test_two_clusters_cannot_have_one_port(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    with pytest.raises(UsageFault, match=f"b and a cannot both listen on 127.0.0.1:{port}"):
+        Lab(tmp_path).up([ClusterSpec("a", ports=(port,)), ClusterSpec("b", ports=(port,))])
+
+
+def test_a_port_that_is_advertised_may_be_in_use_by_what_stands_before_the_broker(
+    tmp_path: Path, taken_port: int
+) -> None:
+    behind = free_ports(1)[0]
+    Lab(tmp_path)._refuse_taken_ports([ClusterSpec("far", ports=(taken_port,), listen_ports=(behind,))])
+    with pytest.raises(UsageFault, match=f"far cannot listen on 127.0.0.1:{taken_port}"):
+        Lab(tmp_path)._refuse_taken_ports([ClusterSpec("far", ports=(behind,), listen_ports=(taken_port,))])
+
+
+def test_a_cluster_that_was_made_fits_only_the_ports_it_has(tmp_path: Path) -> None:
+    made = LabCluster(tmp_path, ClusterSpec("a"), "id", {0: THREE[0]})
+    assert made.fits(ClusterSpec("a"))
+    assert made.fits(ClusterSpec("a", ports=(9000,)))
+    assert not made.fits(ClusterSpec("a", ports=(9001,)))
 
 
 def test_user_names_that_jaas_cannot_hold_are_refused() -> None:
@@ -123,6 +211,8 @@ def test_free_ports_are_distinct_and_below_those_of_connections() -> None:
     ports = free_ports(30)
     assert len(set(ports)) == 30
     assert set(ports) <= set(PORTS)
+    kept = set(PORTS[:40])
+    assert set(free_ports(20, without=set(PORTS) - kept)) <= kept
 
 
 def test_a_cluster_that_was_never_made_is_named_with_the_way_to_make_it(tmp_path: Path) -> None:
@@ -189,3 +279,13 @@ def test_a_broker_that_does_not_serve_in_time_is_given_up_with_its_last_words(
     finally:
         stop([process], grace_seconds=5)
     assert "--fresh" in fault.value.next_step
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize(
+    ("asked", "kept"), [("KEEP=1", True), ("KEEP=yes", True), ("KEEP=0", False), ("KEEP=no", False), ("KEEP=", False)]
+)
+def test_only_a_yes_leaves_the_demo_running(asked: str, kept: bool) -> None:
+    command = ["make", "--dry-run", "demo", asked]
+    shown = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True).stdout
+    assert shown.rstrip().endswith("--keep" if kept else "mirrorlake.demo")

@@ -40,6 +40,7 @@ from mirrorlake.lab.settings import (
     jaas_client,
     log4j2_properties,
     properties_text,
+    refusal_to_listen,
     server_properties,
 )
 
@@ -88,6 +89,11 @@ class LabCluster:
     @property
     def ca_pem(self) -> Path | None:
         return self.folder / "ca.pem" if self.spec.tls else None
+
+    def fits(self, spec: ClusterSpec) -> bool:
+        """Whether this is what is asked for; ports that are not named are any ports."""
+        asked = spec.ports is None or spec.ports == tuple(ports.client for ports in self.ports.values())
+        return asked and self.spec.same_shape(spec)
 
     # -- how clients reach it
 
@@ -261,11 +267,13 @@ class Lab:
 
     def up(self, specs: Sequence[ClusterSpec], fresh: bool = False) -> dict[str, LabCluster]:
         """Start what does not run of these clusters, all at once; return when every broker serves."""
+        self._refuse_taken_ports(specs)
         self.root.mkdir(parents=True, exist_ok=True)
         for bundle in {bundle_of(spec) for spec in specs}:
             jars.resolve(bundle, self.say)
         with jars.alone(self.root / "lock", self.say):
-            clusters = {spec.name: self._prepared(spec, fresh) for spec in specs}
+            asked = {port for spec in specs for port in spec.asked_ports}
+            clusters = {spec.name: self._prepared(spec, fresh, asked) for spec in specs}
             started = [(c, broker) for c in clusters.values() for broker in c.ports if c.process(broker) is None]
             try:
                 self._start(started)
@@ -298,11 +306,42 @@ class Lab:
         stop(running, STOP_SECONDS)
         self.say(f"stopped {len(running)} broker(s)")
 
-    def _prepared(self, spec: ClusterSpec, fresh: bool) -> LabCluster:
-        """The cluster on disk, made where it is not there yet."""
+    def _refuse_taken_ports(self, specs: Sequence[ClusterSpec]) -> None:
+        """Ports that somebody chose are looked at before anything is touched."""
+        faults: list[str] = []
+        chosen_by: dict[int, str] = {}
+        for spec in specs:
+            ours = self._held_ports(spec.name)
+            for port in spec.listen_ports or spec.ports or ():
+                if (other := chosen_by.setdefault(port, spec.name)) != spec.name:
+                    faults.append(f"{spec.name} and {other} cannot both listen on {HOST}:{port}")
+                elif port not in ours and (why := refusal_to_listen(port)):
+                    faults.append(f"{spec.name} cannot listen on {HOST}:{port}: {why}")
+        if faults:
+            raise UsageFault(
+                f"lab cluster {'; '.join(faults)}",
+                "choose another with --port NAME=PORT, or stop what listens there (`mirrorlake lab status`)",
+            )
+
+    def _held_ports(self, name: str) -> set[int]:
+        """The ports on which running brokers of this cluster listen."""
+        if name not in self.names():
+            return set()
+        cluster = self.cluster(name)
+        running = [broker for broker in cluster.ports if cluster.process(broker)]
+        listening = {cluster.spec.listen_ports[broker] for broker in running} if cluster.spec.listen_ports else set()
+        return listening.union(*(dataclasses.astuple(cluster.ports[broker]) for broker in running))
+
+    def _known_ports(self) -> set[int]:
+        """The ports of all clusters here: those that are stopped will want theirs again."""
+        clusters = [self.cluster(name) for name in self.names()]
+        return {port for c in clusters for ports in c.ports.values() for port in dataclasses.astuple(ports)}
+
+    def _prepared(self, spec: ClusterSpec, fresh: bool, asked: set[int]) -> LabCluster:
+        """The cluster on disk, made where it is not there yet; `asked` are ports that any cluster named."""
         if spec.name in self.names():
             cluster = self.cluster(spec.name)
-            if not fresh and cluster.spec.same_shape(spec):
+            if not fresh and cluster.fits(spec):
                 return cluster
             if not fresh:
                 raise UsageFault(
@@ -311,7 +350,7 @@ class Lab:
                 )
             self.down([spec.name])
         shutil.rmtree(self.root / spec.name, ignore_errors=True)
-        return make_cluster(self.root / spec.name, spec, self.say)
+        return make_cluster(self.root / spec.name, spec, self.say, asked | self._known_ports())
 
     def _start(self, brokers: Sequence[tuple[LabCluster, int]]) -> None:
         began = time.monotonic()
@@ -332,10 +371,10 @@ def bundle_of(spec: ClusterSpec) -> jars.Bundle:
     return jars.OLD_BROKER if spec.old else jars.BROKER
 
 
-def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
+def make_cluster(folder: Path, spec: ClusterSpec, say: Say, spoken_for: Collection[int] = ()) -> LabCluster:
     """Lay out a new cluster's folder; `cluster.json` comes last, so that half a folder is not a cluster."""
     folder.mkdir(parents=True, mode=0o700)
-    cluster = LabCluster(folder, spec, _kafka_uuid(), _choose_ports(spec), say)
+    cluster = LabCluster(folder, spec, _kafka_uuid(), _choose_ports(spec, spoken_for), say)
     if spec.tls:
         _write_certificates(folder)
     if spec.sasl:
@@ -347,8 +386,8 @@ def make_cluster(folder: Path, spec: ClusterSpec, say: Say) -> LabCluster:
     return cluster
 
 
-def _choose_ports(spec: ClusterSpec) -> dict[int, Ports]:
-    free = free_ports(3 * spec.brokers)
+def _choose_ports(spec: ClusterSpec, spoken_for: Collection[int]) -> dict[int, Ports]:
+    free = free_ports(3 * spec.brokers, {*spoken_for, *spec.asked_ports})
     client = spec.ports or free[: spec.brokers]
     rest = iter(free[spec.brokers :])
     return {broker: Ports(client[broker], next(rest), next(rest)) for broker in range(spec.brokers)}

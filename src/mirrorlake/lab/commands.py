@@ -30,7 +30,7 @@ from rich.table import Table
 from mirrorlake.errors import ClusterUnreachable, TopicMissing, UsageFault
 from mirrorlake.lab.brokers import Lab, LabCluster, Say, silent
 from mirrorlake.lab.processes import wait_until
-from mirrorlake.lab.settings import ClusterSpec, parse_spec, properties_text
+from mirrorlake.lab.settings import ClusterSpec, at_ports, parse_ports, parse_spec, properties_text
 from mirrorlake.lab.training import keep_classes
 
 ANSWER_SECONDS = 20
@@ -57,6 +57,12 @@ def up(
     clusters: Annotated[
         list[str], typer.Argument(metavar="NAME[:PROTOCOL[:BROKERS]]", help="A cluster to start; several may be given.")
     ],
+    port: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PORT", help="Port of a cluster's first broker, the others take the next; any free one else."
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew: drop the data of these clusters.")] = False,
     root: Root = None,
 ) -> None:
@@ -65,11 +71,11 @@ def up(
     PROTOCOL is plaintext (the default), ssl, sasl_plaintext or sasl_ssl. With SASL the user is
     `$ConnectionString`, as on Azure Event Hubs. The first run fetches Kafka's jars.
 
-    Example: mirrorlake lab up source target:plaintext:3 hubs:sasl_ssl
+    Example: mirrorlake lab up source target:plaintext:3 hubs:sasl_ssl --port source=9092
     """
     with _narrated("starting") as say:
         lab = _lab(root, say)
-        made = lab.up([_wish(lab, text) for text in clusters], fresh)
+        made = lab.up(at_ports([_wish(lab, text) for text in clusters], parse_ports(port or [])), fresh)
     for cluster in made.values():
         out.print(f"{cluster.name}  {cluster.spec.protocol}  {cluster.bootstrap_servers}", markup=False)
 
@@ -176,8 +182,8 @@ def consume(
 def client_properties(name: Name, root: Root = None) -> None:
     """Print settings for Kafka's own tools.
 
-    Example: mirrorlake lab client-properties hubs > hubs.properties, then kafka-console-consumer.sh
-    --bootstrap-server ... --consumer.config hubs.properties
+    Example: mirrorlake lab client-properties hubs > hubs.properties, then kafka-topics.sh --list
+    --bootstrap-server ... --command-config hubs.properties
     """
     print(properties_text(_lab(root).cluster(name).java_properties()), end="")
 

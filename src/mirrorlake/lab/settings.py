@@ -1,4 +1,4 @@
-"""What a lab cluster is, and the files that say so to Kafka. Nothing here has effects but `free_ports`."""
+"""What a lab cluster is, and the files that say so to Kafka. Nothing here has effects but looking for free ports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import random
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 USER_NAME = re.compile(r"[A-Za-z0-9_$][A-Za-z0-9_$.-]*")
 # Below the range from which the system takes the local ports of connections: those come and go.
 PORTS = range(20_000, 32_000)
+LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class ClusterSpec:
             "it needs one port for each broker": all(
                 ports is None or len(ports) == self.brokers for ports in (self.ports, self.listen_ports)
             ),
+            f"ports lie between 1 and {LAST_PORT}": all(1 <= port <= LAST_PORT for port in self.asked_ports),
             "a user name may hold letters, digits and _ $ . -": all(map(USER_NAME.fullmatch, self.users)),
             f"{self.protocol} needs users": bool(self.users) or not self.sasl,
             f"mechanisms are {', '.join(MECHANISMS)}": self.mechanisms and set(self.mechanisms) <= set(MECHANISMS),
@@ -64,6 +66,11 @@ class ClusterSpec:
     def tls(self) -> bool:
         return self.protocol.endswith("SSL")
 
+    @property
+    def asked_ports(self) -> tuple[int, ...]:
+        """All that were named, whether a broker or something before it listens there."""
+        return (*(self.ports or ()), *(self.listen_ports or ()))
+
     def same_shape(self, other: ClusterSpec) -> bool:
         """Whether data and listeners made for one serve the other; ports not named are any ports."""
         ports = self.ports or other.ports
@@ -75,10 +82,44 @@ def parse_spec(text: str) -> ClusterSpec:
     name, _, rest = text.partition(":")
     protocol, _, brokers = rest.partition(":")
     protocol = (protocol or "PLAINTEXT").upper()
-    if brokers and not brokers.isdigit():
+    if brokers and not brokers.isdecimal():
         raise UsageFault(f"{text!r}: {brokers!r} is not a number of brokers", "write NAME[:protocol[:brokers]]")
     users = {"$ConnectionString": f"{name}-secret"} if protocol.startswith("SASL") else {}
     return ClusterSpec(name, int(brokers or 1), protocol, users)
+
+
+def parse_ports(texts: Iterable[str]) -> dict[str, int]:
+    """`NAME=PORT` each: cluster -> the port of its first broker."""
+    ports: dict[str, int] = {}
+    faults: list[str] = []
+    for text in texts:
+        name, _, port = text.partition("=")
+        if not (name and port.isdecimal()):
+            faults.append(f"{text!r} is not NAME=PORT")
+        elif name in ports:
+            faults.append(f"{name} is named twice")
+        else:
+            ports[name] = int(port)
+    if faults:
+        raise UsageFault(
+            f"--port: {'; '.join(faults)}",
+            "name the first port of a cluster, as in --port source=9092; its other brokers take the ports after it",
+        )
+    return ports
+
+
+def at_ports(specs: Sequence[ClusterSpec], first_ports: Mapping[str, int]) -> list[ClusterSpec]:
+    """The same clusters, where a port is named with their brokers on consecutive ones from there."""
+    names = [spec.name for spec in specs]
+    if unknown := [name for name in first_ports if name not in names]:
+        raise UsageFault(
+            f"--port: {', '.join(unknown)} is not among the clusters to start", f"here: {', '.join(names)}"
+        )
+    return [_at_port(spec, first_ports[spec.name]) if spec.name in first_ports else spec for spec in specs]
+
+
+def _at_port(spec: ClusterSpec, first: int) -> ClusterSpec:
+    return dataclasses.replace(spec, ports=tuple(range(first, first + spec.brokers)))
 
 
 @dataclass(frozen=True)
@@ -90,13 +131,13 @@ class Ports:
     controller: int
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
+def free_ports(count: int, without: Collection[int] = ()) -> list[int]:
+    """Ports nobody listens on now, none of those that are spoken for."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if len(found) == count:
             return found
-        if _is_free(port):
+        if port not in without and _is_free(port):
             found.append(port)
     raise UsageFault(f"no {count} free ports in {PORTS.start}..{PORTS.stop}", "stop what listens there")
 
@@ -104,6 +145,18 @@ def free_ports(count: int) -> list[int]:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) != 0
+
+
+def refusal_to_listen(port: int) -> str | None:
+    """Why the system would not let a broker listen there, in its words."""
+    with socket.socket() as probe:
+        # As Java does: connections that have ended do not count, who listens does.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
 
 
 def server_properties(spec: ClusterSpec, node: int, ports: Mapping[int, Ports], folder: Path) -> dict[str, str]:
