@@ -597,7 +597,7 @@ class Ingest(Model):
 
 class Fanout(Model):
     trigger_seconds: Seconds | None = None
-    """Pause between looks at the table; by default 15 where ingest wakes the fan-out, 0 where only Spark may read."""
+    """Pause between looks at the table; by default 60 where ingest wakes the fan-out, 0 where only Spark may read."""
     max_bytes_per_round: Bytes = 256 * MIB
     """Most bytes sent before the ledger hears of it."""
     delivery_timeout_seconds: int = Field(default=120, ge=1)

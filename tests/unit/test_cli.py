@@ -96,6 +96,22 @@ def test_an_unknown_target_is_refused_and_nothing_is_written(mirrorlake: Machine
     assert not (mirrorlake.folder / ".mirrorlake").exists()
 
 
+def test_a_topic_that_no_flow_takes_is_refused_and_nothing_is_written(mirrorlake: Machine) -> None:
+    code, _, err = mirrorlake("pause", "-c", "x.yml", "--topic", "nobody-knows-it")
+    assert code == 2
+    assert "no flow here takes a topic nobody-knows-it" in err
+    assert not (mirrorlake.folder / ".mirrorlake").exists()
+
+
+def test_resume_says_what_it_took_back_and_what_it_did_not(mirrorlake: Machine) -> None:
+    mirrorlake("pause", "-c", "x.yml")
+    assert (
+        "nothing was paused so; paused is: all targets, all topics"
+        in mirrorlake("resume", "-c", "x.yml", "--target", "dr")[1]
+    )
+    assert "resumed all targets, all topics" in mirrorlake("resume", "-c", "x.yml")[1]
+
+
 def test_run_refuses_a_cluster_that_is_not_there(mirrorlake: Machine) -> None:
     code, _, err = mirrorlake("run", "-c", "x.yml", "--clusters", "dr,nowhere")
     assert code == 2
