@@ -2,7 +2,7 @@
 
 Copies the results and their plots to benchmarks/results, fits the coefficients that `mirrorlake size` uses, and writes
 the tables of docs/performance.md and the comparison in the README. Without an argument it writes all that anew from
-the results that are kept.
+the results that are kept. What benchmarks/scale_out.py left beside them goes on the page too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mirrorlake.bench import page, plots, sizing
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "results.json"
+SCALED = KEPT.with_name("scale_out.json")  # of benchmarks/scale_out.py
 BEGIN, END = "<!-- from here on written by docs/write_performance.py -->\n", "<!-- to here -->\n"
 
 
@@ -33,8 +34,11 @@ def pages(document: dict[str, Any]) -> dict[Path, str]:
     pictures = "\n".join(
         f"![{path.stem}](../benchmarks/results/{path.name})" for path in sorted(KEPT.parent.glob("*.png"))
     )
+    parts = [page.page(document), pictures]
+    if SCALED.exists():
+        parts.insert(1, page.scale_out(json.loads(SCALED.read_text()), document))
     return {
-        performance: replaced(performance.read_text(), f"{page.page(document)}\n{pictures}"),
+        performance: replaced(performance.read_text(), "\n".join(parts)),
         readme: replaced(readme.read_text(), page.readme(document)),
     }
 

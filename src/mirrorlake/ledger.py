@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import queue
 import threading
 import time
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from mirrorlake.errors import MirrorlakeError, StorageUnreachable
 from mirrorlake.failpoints import hit
@@ -22,6 +25,10 @@ END = "end"
 ADOPTED = "adopted"
 """Copied by another replicator before us, and found on both sides: good for translation, no work of ours."""
 _MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
+# Every commit leaves a small file, and an append costs more the more there are. The first time comes early, for
+# processes that do not live long, and so does the next one where it failed.
+COMPACT_EVERY, COMPACT_SOON = 500, 50
+_FULL_BYTES = 16 << 20  # larger files stay as they are, so that compaction does not write the whole ledger again
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,34 @@ def relay_entries(template: Entry, runs: Sequence[Run], target_end: int) -> list
     ]
 
 
+def merged(entries: Iterable[Entry]) -> list[Entry]:
+    """Relay entries that go on where the one before them of their partition ended, as one."""
+    found: list[Entry] = []
+    last: dict[tuple[str, str, SourcePartition], int] = {}
+    for entry in entries:
+        key = (entry.flow, entry.target, entry.source)
+        if key in last and _goes_on(found[last[key]], entry):
+            found[last[key]] = _joined(found[last[key]], entry)
+        else:
+            last[key] = len(found)
+            found.append(entry)
+    return found
+
+
+def _goes_on(one: Entry, two: Entry) -> bool:
+    if not one.kind == two.kind == RELAY or one.target_first is None:
+        return False
+    if (one.source_last + 1, one.target_first + one.count) != (two.source_first, two.target_first):
+        return False
+    same = ("epoch", "target_partition", "target_topic_id", "reason")
+    return all(getattr(one, name) == getattr(two, name) for name in same)
+
+
+def _joined(one: Entry, two: Entry) -> Entry:
+    end = max(one.target_end, two.target_end)
+    return replace(one, source_last=two.source_last, count=one.count + two.count, target_end=end)
+
+
 def read(tables: Tables, name: str, flow: str, target: str) -> list[Entry]:
     rows = tables.read(name, flow=flow, target=target).to_pylist()
     return [entry_from_row(row) for row in rows]
@@ -164,6 +199,7 @@ class LedgerWriter:
         """Told what was committed."""
         self._closed = False
         self._giving = threading.Lock()
+        self._commits_until_compaction = COMPACT_SOON
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._thread.start()
 
@@ -200,10 +236,15 @@ class LedgerWriter:
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
             gathered = [first, *self._gather(first)]
-            self._commit([e for entries in gathered if not isinstance(entries, threading.Event) for e in entries])
+            entries = [e for each in gathered if not isinstance(each, threading.Event) for e in each]
+            written = self._commit(entries)
             for waiting in gathered:
                 if isinstance(waiting, threading.Event):
                     waiting.set()
+            # Last, so that nobody waits for it whose entries are written.
+            self._commits_until_compaction -= written
+            if self._commits_until_compaction <= 0:
+                self._commits_until_compaction = COMPACT_EVERY if self._compact() else COMPACT_SOON
 
     def _gather(self, first: Sequence[Entry] | threading.Event) -> list[Sequence[Entry] | threading.Event]:
         """What arrives until the commit is due; somebody waiting makes it due at once."""
@@ -221,12 +262,12 @@ class LedgerWriter:
             if isinstance(item, threading.Event):
                 due = 0
 
-    def _commit(self, entries: Sequence[Entry]) -> None:
+    def _commit(self, entries: Sequence[Entry]) -> bool:
         if not entries or self._failure:
-            return
+            return False
         at = self._clock()
         try:
-            rows = [entry.row(at) for entry in entries]
+            rows = [entry.row(at) for entry in merged(entries)]
             hit("ledger-before-commit")
             self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER))
             hit("ledger-after-commit")
@@ -236,6 +277,24 @@ class LedgerWriter:
             # Kept for the next caller: a ledger that cannot be written stops the flow.
             self._failure = self._unwritten(error)
             self._failure.__cause__ = error
+        return self._failure is None
+
+    def _compact(self) -> bool:
+        """Join small files, unless another process does it right now.
+
+        Appends may come meanwhile. Two compactions that meet both succeed in delta-rs, and every row is there twice
+        then: hence the lock.
+        """
+        folder = self._tables.folder(self._name)
+        if folder is None:
+            return True
+        try:
+            with (folder / "_compacting").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                DeltaTable(folder).optimize.compact(target_size=_FULL_BYTES)
+        except (DeltaError, OSError):
+            return False
+        return True
 
     def _unwritten(self, error: Exception) -> MirrorlakeError:
         if isinstance(error, MirrorlakeError):

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
@@ -113,7 +114,10 @@ class FolderTables:
         if not self.exists(name):
             self._create(name, schema, {**properties, FORMAT_PROPERTY: str(FORMAT_VERSION)})
         table = DeltaTable(self._path(name))
-        check_format(name, table.metadata().configuration)
+        kept = table.metadata().configuration
+        check_format(name, kept)
+        if changed := {key: value for key, value in properties.items() if kept.get(key) != value}:
+            table.alter.set_table_properties(changed, raise_if_not_exists=False)
         if missing := lacking(schema, table.schema().to_arrow().names):
             self._upgrade(name, schema, missing)
 
@@ -176,6 +180,7 @@ class FolderTables:
             table = DeltaTable(self._path(name))
         except TableNotFoundError:
             raise _no_table(name) from None
+        check_format(name, table.metadata().configuration)
         wanted = [(column, "=", value) for column, value in equal.items()]
         return table.to_pyarrow_table(columns=columns, filters=wanted or None)
 
@@ -225,13 +230,18 @@ class CatalogTables:
                 f"USING delta TBLPROPERTIES ({clause})"
             )
         rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
-        check_format(name, {row["key"]: row["value"] for row in rows})
+        kept = {row["key"]: row["value"] for row in rows}
+        check_format(name, kept)
+        if changed := {key: value for key, value in properties.items() if kept.get(key) != value}:
+            self._set_properties(name, changed)
         missing = lacking(schema, self.spark.table(self.identifier(name)).columns)
         if missing:
             self.spark.sql(f"ALTER TABLE {self.identifier(name)} ADD COLUMNS ({_ddl(pa.schema(missing))})")
-            self.spark.sql(
-                f"ALTER TABLE {self.identifier(name)} SET TBLPROPERTIES ('{FORMAT_PROPERTY}' = '{FORMAT_VERSION}')"
-            )
+            self._set_properties(name, {FORMAT_PROPERTY: str(FORMAT_VERSION)})
+
+    def _set_properties(self, name: str, properties: Mapping[str, str]) -> None:
+        clause = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        self.spark.sql(f"ALTER TABLE {self.identifier(name)} SET TBLPROPERTIES ({clause})")
 
     def names(self) -> list[str]:
         return []
@@ -316,20 +326,29 @@ class Readable(Protocol):
 class BronzeFiles:
     """The segments of a bronze table in a folder, kept up to date version by version."""
 
+    _MOST_FOLLOWED = 300
+    """Of more versions than this, the table itself says quicker what they come to."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._table = DeltaTable(folder)
+        self._version = -1
         self._segments: dict[str, list[Segment]] = {}
         self._index()
 
     def refresh(self) -> int:
-        """Look at the newest version; returns it."""
-        before = int(self._table.version())
-        self._table.update_incremental()
-        newest = int(self._table.version())
-        if newest != before:
-            self._follow(before + 1, newest)
-        return newest
+        """Follow the log to the newest version; returns it. What is new decides the cost, not the number of files."""
+        entries = list(islice(self._entries(), self._MOST_FOLLOWED + 1))
+        if self._lost(entries):
+            self._index()
+        else:
+            for actions in entries:
+                self._follow(actions)
+            self._version += len(entries)
+        return self._version
+
+    def reindex(self) -> None:
+        """Look at all files of the newest version, also at those that were let go of."""
+        self._index()
 
     def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
         """Let go of segments before these offsets, except each partition's last: what only grows costs every round."""
@@ -350,21 +369,33 @@ class BronzeFiles:
         return read_ordered(list(held), first, until)
 
     def _index(self) -> None:
-        """All files of the version, as on the first look."""
-        self._segments = {}
-        self._add(pa.table(self._table.get_add_actions(flatten=True)).to_pylist())
+        """All files of the newest version, as on the first look."""
+        table = DeltaTable(self.folder)
+        self._version, self._segments = int(table.version()), {}
+        self._add(pa.table(table.get_add_actions(flatten=True)).to_pylist())
 
-    def _follow(self, first_version: int, last_version: int) -> None:
-        """Only what the log says of these versions: a table may have very many files."""
+    def _entries(self) -> Iterator[list[dict[str, Any]]]:
+        """What the log says of the versions that follow, one after the other."""
+        with contextlib.suppress(FileNotFoundError):
+            for version in count(self._version + 1):
+                yield _log_entry(self.folder, version)
+
+    def _lost(self, entries: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+        """Are these not all that is new, or more than files?"""
+        kinds = {kind for actions in entries for action in actions for kind in action}
+        cleaned = not entries and self._last_checkpoint() > self._version  # older entries are removed in time
+        return cleaned or len(entries) > self._MOST_FOLLOWED or not kinds.isdisjoint(("protocol", "metaData"))
+
+    def _last_checkpoint(self) -> int:
         try:
-            entries = [_log_entry(self.folder, version) for version in range(first_version, last_version + 1)]
-        except FileNotFoundError:
-            self._index()  # older entries are removed in time
-            return
-        for actions in entries:
-            self._add([_flat(action["add"]) for action in actions if "add" in action])
-            for path in (action["remove"]["path"] for action in actions if "remove" in action):
-                self._segments.pop(path, None)
+            return int(json.loads((self.folder / "_delta_log" / "_last_checkpoint").read_text())["version"])
+        except (FileNotFoundError, ValueError):  # none yet, or just being written: the next look sees it
+            return -1
+
+    def _follow(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        self._add([_flat(action["add"]) for action in actions if "add" in action])
+        for path in (action["remove"]["path"] for action in actions if "remove" in action):
+            self._segments.pop(path, None)
 
     def _add(self, rows: Sequence[dict[str, Any]]) -> None:
         with ThreadPoolExecutor(4) as pool:
@@ -420,7 +451,7 @@ def _segments_by_reading(path: str, size_bytes: int) -> list[Segment]:
 # --- reading them in order ---
 
 RECORD_COLUMNS = ["offset", "timestamp", "key", "value", "headers"]
-_READ_BYTES = 8 << 20  # rows of a batch are chosen so that it stays near this, whatever the records' size
+_READ_BYTES = 2 << 20  # rows of a batch are chosen so that it stays near this, whatever the records' size
 
 
 def read_ordered(segments: Sequence[Segment], first: int, until: int) -> Iterator[pa.RecordBatch]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorlake import ledger as ledger_module
 from mirrorlake.errors import StorageUnreachable
 from mirrorlake.ledger import (
     BASELINE,
@@ -27,9 +35,11 @@ from mirrorlake.ledger import (
     LedgerWriter,
     entry_from_row,
     fold,
+    merged,
     read,
     relay_entries,
 )
+from mirrorlake.offsets import OffsetMaps
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
 from mirrorlake.tables import FolderTables
 
@@ -193,6 +203,94 @@ def test_incarnations_of_a_topic_stand_apart() -> None:
     assert book.positions[anew].next_offset == 0
 
 
+# --- merging ---
+
+
+@dataclass
+class Told:
+    """One partition as it goes on, and what its rows say."""
+
+    partition: int
+    rows: list[Entry]
+    epoch: int = 1
+    at: int = 5
+    end: int = 9
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+    def tell(self, step: str, count: int) -> None:
+        if step in (RELAY, REPLAY):
+            self.end += count
+            self.note(step, self.at if step == RELAY else 0, count)
+        elif step == SKIP:
+            self.note(SKIP, self.at, count)
+        elif step == "gap":
+            self.missing.append((self.at, count))
+        elif step == REPAIR and self.missing:
+            first, lost = self.missing.pop()
+            self.end += lost
+            self.note(REPAIR, first, lost)
+        self.at += count if step in (RELAY, SKIP, "gap") else 0
+        self.end += count if step == "foreign" else 0
+        self.epoch += step == "restart"
+
+    def note(self, kind: str, first: int, count: int) -> None:
+        source, target = SOURCE._replace(partition=self.partition), TARGET._replace(partition=self.partition)
+        row = entry(kind, first, first + count - 1, self.end, self.epoch, source=source, target_partition=target)
+        self.rows.append(row)
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> list[Entry]:
+    """What several rounds of two partitions might give to one commit, from their baselines on."""
+    rows: list[Entry] = []
+    told = [Told(0, rows), Told(1, rows)]
+    for each in told:
+        each.note(BASELINE, each.at, 0)
+    kinds = st.sampled_from([RELAY, RELAY, RELAY, SKIP, REPAIR, REPLAY, "gap", "foreign", "restart"])
+    for number, step, count in draw(st.lists(st.tuples(st.integers(0, 1), kinds, st.integers(1, 4)), max_size=20)):
+        told[number].tell(step, count)
+    return rows
+
+
+@given(commits())
+def test_merged_rows_say_what_the_rows_said(rows: list[Entry]) -> None:
+    fewer = merged(rows)
+    assert fold(fewer) == fold(rows)
+    assert sum(row.count for row in fewer) == sum(row.count for row in rows)
+    whole, short = OffsetMaps(rows), OffsetMaps(fewer)
+    for source in fold(rows).positions:
+        one, two = whole.of(source), short.of(source)
+        assert one
+        assert two
+        for offset in range(120):
+            assert one.to_target(offset) == two.to_target(offset)
+            assert one.to_source(offset) == two.to_source(offset)
+            assert one.read_again(offset) == two.read_again(offset)
+
+
+@given(commits())
+def test_a_row_ends_only_where_offsets_do(rows: list[Entry]) -> None:
+    assert merged(merged(rows)) == merged(rows)
+    relayed = [row for row in merged(rows) if row.kind == RELAY]
+    for one, two in pairwise(sorted(relayed, key=lambda row: (row.source, row.source_first))):
+        assert one.target_first is not None
+        ends = (one.source, one.epoch, one.source_last + 1, one.target_first + one.count)
+        assert ends != (two.source, two.epoch, two.source_first, two.target_first)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"epoch": 2}, {"target": "hubs"}, {"flow": "g"}, {"target_topic_id": "made anew"}, {"kind": REPAIR},
+     {"source": SOURCE._replace(topic_id="id-2")}, {"target_partition": TARGET._replace(partition=1)},
+     {"source_first": 11}, {"target_first": 11}],
+    ids=str,
+)  # fmt: skip
+def test_what_differs_is_not_merged(other: dict[str, Any]) -> None:
+    one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
+    assert [(row.source_first, row.source_last, row.target_end) for row in merged([one, two])] == [(0, 19, 20)]
+    assert merged([one, replace(two, **other)]) == [one, replace(two, **other)]
+
+
 # --- writing ---
 
 
@@ -210,6 +308,9 @@ class NotedTables:
         if self.fault:
             raise self.fault
         self.commits.append(rows)
+
+    def folder(self, name: str) -> Path | None:
+        return None
 
     @property
     def firsts(self) -> list[int]:
@@ -341,3 +442,69 @@ def test_what_is_written_to_a_folder_is_read_for_the_flow_and_target_asked(tmp_p
     writer.close()
     assert sorted(read(tables, "ops.ledger", "f", "dr"), key=lambda e: e.source_last) == rows
     assert position(read(tables, "ops.ledger", "f", "dr")) == (11, 10)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "COMPACT_EVERY", 4)
+    monkeypatch.setattr(ledger_module, "COMPACT_SOON", 3)
+
+
+def written_one_by_one(root: Path, count: int, epoch: int = 1) -> FolderTables:
+    tables = FolderTables(root)
+    tables.ensure("ops.ledger", LEDGER, {})
+    writer = writer_for(tables)
+    for number in range(count):
+        writer.add([entry(first=number, last=number, epoch=epoch)])
+        writer.flush()
+    writer.close()
+    return tables
+
+
+@pytest.mark.usefixtures("often")
+def test_small_files_are_joined_now_and_then_and_no_row_is_lost(tmp_path: Path) -> None:
+    tables = written_one_by_one(tmp_path, 12)
+    assert len(DeltaTable(tables.folder("ops.ledger")).file_uris()) <= 4
+    assert sorted(row.source_first for row in read(tables, "ops.ledger", "f", "dr")) == list(range(12))
+
+
+@pytest.mark.usefixtures("often")
+def test_a_compaction_that_meets_another_writer_fails_nothing_and_is_tried_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Path] = []
+
+    def meets_another(folder: Path) -> Any:
+        tried.append(folder)
+        raise CommitFailedError("somebody was first")
+
+    monkeypatch.setattr(ledger_module, "DeltaTable", meets_another)
+    tables = written_one_by_one(tmp_path, 9)
+    assert len(tried) == 3
+    assert len(read(tables, "ops.ledger", "f", "dr")) == 9
+
+
+@pytest.mark.usefixtures("often")
+def test_only_one_compacts_at_a_time(tmp_path: Path) -> None:
+    tables = written_one_by_one(tmp_path, 1)
+    with (tmp_path / "tables" / "ops" / "ledger" / "_compacting").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        written_one_by_one(tmp_path, 9)
+    assert len(DeltaTable(tables.folder("ops.ledger")).file_uris()) == 10
+
+
+def test_processes_that_append_and_compact_at_once_leave_every_row_once(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from mirrorlake import ledger; from mirrorlake.tables import FolderTables\n"
+        "import test_ledger\n"
+        "ledger.COMPACT_EVERY = ledger.COMPACT_SOON = 2\n"
+        "test_ledger.written_one_by_one(Path(sys.argv[1]), 20, int(sys.argv[2]))\n"
+    )
+    FolderTables(tmp_path).ensure("ops.ledger", LEDGER, {})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    processes = [subprocess.Popen([*command, str(epoch)], env=environment) for epoch in (1, 2, 3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    rows = read(FolderTables(tmp_path), "ops.ledger", "f", "dr")
+    assert sorted((row.epoch, row.source_first) for row in rows) == [(e, n) for e in (1, 2, 3) for n in range(20)]

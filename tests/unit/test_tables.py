@@ -114,6 +114,15 @@ def test_bronze_keeps_its_files_as_long_as_asked_and_no_deletion_vectors(tmp_pat
     assert kept[FORMAT_PROPERTY] == str(FORMAT_VERSION)
 
 
+def test_a_changed_retention_reaches_a_table_that_is_there(tmp_path: Path) -> None:
+    tables = FolderTables(tmp_path)
+    for hours in (168, 24, 24):
+        tables.ensure("bronze.t", BRONZE, bronze_properties(hours))
+    table = DeltaTable(tmp_path / "tables" / "bronze" / "t")
+    assert table.metadata().configuration["delta.deletedFileRetentionDuration"] == "interval 24 hours"
+    assert table.version() == 1
+
+
 def test_a_transaction_version_of_nobody_is_none(tmp_path: Path) -> None:
     tables = FolderTables(tmp_path)
     tables.ensure("ops.x", PLAIN, {})
@@ -230,8 +239,54 @@ def test_where_the_log_was_cleaned_the_whole_table_is_looked_at(bronze: Path) ->
     commit(bronze, [3])
     DeltaTable(bronze).create_checkpoint()
     (bronze / "_delta_log" / f"{1:020}.json").unlink()
-    files.refresh()
+    assert files.refresh() == 2
     assert held(files.segments()) == [(SOURCE, 1, 2, 2, True), (SOURCE, 3, 3, 1, True)]
+
+
+def indexing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every DeltaTable that is opened from now on."""
+    opened: list[Any] = []
+    monkeypatch.setattr(tables_module, "DeltaTable", lambda folder: opened.append(folder) or DeltaTable(folder))
+    return opened
+
+
+def test_new_entries_are_followed_without_opening_the_table(bronze: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for begin in (0, 10):
+        commit(bronze, range(begin, begin + 10))
+    files = BronzeFiles(bronze)
+    opened = indexing(monkeypatch)
+    assert files.refresh() == 2
+    DeltaTable(bronze).optimize.compact()
+    commit(bronze, [20])
+    assert files.refresh() == DeltaTable(bronze).version() == 4
+    DeltaTable(bronze).create_checkpoint()
+    assert files.refresh() == 4
+    assert held(files.segments()) == [(SOURCE, 0, 19, 20, True), (SOURCE, 20, 20, 1, True)]
+    assert opened == []
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["other properties", "more versions than are followed"])
+def test_what_is_not_worth_following_is_looked_at_anew(
+    bronze: Path, monkeypatch: pytest.MonkeyPatch, far: bool
+) -> None:
+    monkeypatch.setattr(BronzeFiles, "_MOST_FOLLOWED", 1 if far else 300)
+    files = BronzeFiles(bronze)
+    opened = indexing(monkeypatch)
+    if not far:
+        DeltaTable(bronze).alter.set_table_properties({"delta.appendOnly": "false"})
+    commit(bronze, [1, 2])
+    commit(bronze, [3])
+    assert files.refresh() == DeltaTable(bronze).version()
+    assert opened == [bronze]
+    assert files.refresh() == DeltaTable(bronze).version()
+    assert opened == [bronze]
+    assert held(files.segments()) == [(SOURCE, 1, 2, 2, True), (SOURCE, 3, 3, 1, True)]
+
+
+def test_a_checkpoint_that_is_just_being_written_is_left_for_the_next_look(bronze: Path) -> None:
+    files = BronzeFiles(bronze)
+    (bronze / "_delta_log" / "_last_checkpoint").write_text("")
+    assert files.refresh() == 0
 
 
 # --- in order ---

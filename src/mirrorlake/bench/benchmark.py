@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import mirrorlake
 from mirrorlake import jars
-from mirrorlake.bench.contenders import SETTINGS
+from mirrorlake.bench.contenders import described
 from mirrorlake.bench.measure import Figures, Runs
 from mirrorlake.bench.processes import require_proc
 from mirrorlake.bench.results import Measured
@@ -31,11 +32,11 @@ def run(
     scenarios: Sequence[Scenario], quick: bool, command: str, say: Say, keep: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """`keep` gets the document after every run: what was measured outlives an interruption."""
+    begun = time.monotonic()
     require_proc()
     jars.resolve(jars.MM2, say)
     keep_classes(say)
     document = describe(quick, command)
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mirrorlake-bench-") as folder, set_up(Path(folder), scenarios) as stage:
         runs = Runs(stage)
         for scenario in scenarios:
@@ -77,6 +78,7 @@ def describe(quick: bool, command: str) -> dict[str, Any]:
     return {
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": command,
+        "commit": commit(),
         "quick": quick,
         "machine": {"cores": os.cpu_count(), "memory_gib": _memory_gib(), "system": platform.system()},
         "versions": {
@@ -86,10 +88,21 @@ def describe(quick: bool, command: str) -> dict[str, Any]:
             **{name: version(name) for name in ("pyspark", "delta-spark", "confluent-kafka", "pyarrow")},
             "kafka and MM2": jars.MM2.coordinates[0].rpartition(":")[2],
         },
-        "settings": {name: dict(settings) for name, settings in SETTINGS.items()},
+        "settings": described(),
         "warm_up": {"steady_from_share": WARM_SHARE, "steady_to_share": END_SHARE},
         "scenarios": [],
     }
+
+
+def commit(checkout: Path = Path(mirrorlake.__file__).parents[2]) -> str | None:
+    """What git calls this state of the source; None where it is no checkout."""
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    except FileNotFoundError:
+        return None
 
 
 def _memory_gib() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -48,6 +49,7 @@ def bench(
     asked = command_line(quick, scenario or [], contender or [], rounds, records)
     document = benchmark.run(wanted, quick, asked, say, lambda held: benchmark.write_json(held, path))
     present(document, folder)
+    keep_coefficients(document, folder)
     out.print(f"{path}: written, with tables and plots beside it; python docs/write_performance.py {path} keeps them")
     if store:
         out.print(f"MLflow run {tracking.track(document, folder, store)} in {store}")
@@ -74,6 +76,12 @@ def present(document: dict[str, Any], folder: Path) -> None:
     show(document)
 
 
+def keep_coefficients(document: dict[str, Any], folder: Path) -> None:
+    """Beside the results, for MLflow and for `size --coefficients`; a few scenarios alone do not tell."""
+    with contextlib.suppress(UsageFault):
+        benchmark.write_json(sizing.fit(document).to_json(), folder / "coefficients.json")
+
+
 def say(text: str) -> None:
     out.print(f"[dim]{datetime.now():%H:%M:%S}[/dim] {text}")
 
@@ -95,28 +103,43 @@ def size(
     ] = sizing.KEPT,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
 ) -> None:
-    """Cores, memory, storage, partitions and Event Hubs units for a load, from measured coefficients."""
+    """Cores, tasks, memory, storage, partitions, latency and Event Hubs units for a load, from what was measured."""
     known = sizing.read(coefficients)
     need = sizing.size(known, records_per_second, record_bytes, targets)
     if as_json:
         sys.stdout.write(json.dumps({**asdict(need), "measured": known.measured}, indent=1) + os.linesep)
         return
-    error = f"± {need.error_share:.0%}"
     table = Table("", "needed", "how it is known")
-    for row in (
-        (
-            "cores",
-            f"{need.cores} ({need.busy_cores:.2f} busy)",
-            f"measured, {error}; planned {sizing.UTILISATION:.0%} full",
-        ),
-        ("memory, GiB", f"{need.memory_gib:.1f}", "measured: the largest of the rounds"),
-        ("storage, GiB per day", f"{need.storage_gib_per_day:,.1f}", "measured on half-compressible records"),
-        ("partitions", str(need.partitions), "measured rate of one partition"),
-        ("read from the source, MB/s", f"{need.source_read_mb_per_second:,.1f}", "arithmetic: once, for all targets"),
-        ("sent to all targets, MB/s", f"{need.sent_mb_per_second:,.1f}", "arithmetic, before compression"),
-        ("Event Hubs units per target", str(need.event_hubs_units_per_target), "arithmetic on the service's limits"),
-    ):
+    for row in size_rows(need):
         table.add_row(*row)
     out.print(table)
     machine = known.measured["machine"]
     out.print(f"Coefficients of {known.measured['at'][:10]}, {machine['cores']} cores, `{known.measured['command']}`.")
+
+
+def size_rows(need: sizing.Need) -> list[tuple[str, str, str]]:
+    """What is needed, how much of it, and how that is known."""
+    unknown = need.storage_error_share is None
+    storage_error = "error unknown" if unknown else f"± {need.storage_error_share:.0%}"
+    return [
+        ("cores", f"{need.cores} ({need.busy_cores:.2f} busy)",
+         f"measured, ± {need.error_share:.0%}; planned {sizing.UTILISATION:.0%} full"),
+        ("tasks of each leg", str(need.tasks), "one for each core; a partition is sent by one of them"),
+        ("memory, GiB", f"{need.memory_gib:.1f}", "measured: the largest of the rounds"),
+        ("storage, GiB per day", f"{need.storage_gib_per_day:,.1f}",
+         f"measured on half-compressible records, {storage_error}"),
+        ("partitions", str(need.partitions), "measured rate of one partition"),
+        ("latency, seconds", *latency_cells(need)),
+        ("read from the source, MB/s", f"{need.source_read_mb_per_second:,.1f}", "arithmetic: once, for all targets"),
+        ("sent to all targets, MB/s", f"{need.sent_mb_per_second:,.1f}", "arithmetic, before compression"),
+        ("Event Hubs units per target", str(need.event_hubs_units_per_target), "arithmetic on the service's limits"),
+    ]  # fmt: skip
+
+
+def latency_cells(need: sizing.Need) -> tuple[str, str]:
+    found = need.latency
+    if found is None:
+        return "unknown", "not measured"
+    beyond = "; a faster pace was not measured" if need.records_per_second > found.records_per_second else ""
+    measured = f"measured at {found.records_per_second:,.0f} records/s of 1 kB to one target{beyond}"
+    return f"p50 {found.p50_seconds:.2g}, p99 {found.p99_seconds:.2g}", measured

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from mirrorlake import jars
-from mirrorlake.bench.scenarios import MIRRORLAKE, MM2_DEFAULTS, MM2_TUNED
+from mirrorlake.bench.scenarios import MIRRORLAKE, MM2_DEFAULTS, MM2_LZ4, MM2_TUNED
+from mirrorlake.clusters import KIND_PRODUCER
 from mirrorlake.errors import Unreachable
 from mirrorlake.lab.brokers import LabCluster, last_lines
 from mirrorlake.lab.mm2 import Mm2, mm2_properties
@@ -39,8 +40,22 @@ MM2_TUNING = {
 SETTINGS: dict[str, Mapping[str, str]] = {
     MM2_DEFAULTS: MM2_COMMON,
     MM2_TUNED: {**MM2_COMMON, **MM2_TUNING},
+    MM2_LZ4: {**MM2_COMMON, **MM2_TUNING, "producer.override.compression.type": "lz4"},
     MIRRORLAKE: {"target.replication_factor": "1"},
 }
+# Not given by us, and worth knowing: what the lab sets for its MM2, and what each sends with by default.
+MM2_LAB = {"offset.storage.partitions": "5"}
+DEFAULTS: Mapping[str, Mapping[str, str]] = {
+    MM2_DEFAULTS: {**MM2_LAB, "compression.type, by default": "none"},
+    MM2_TUNED: {**MM2_LAB, "compression.type, by default": "none"},
+    MM2_LZ4: MM2_LAB,
+    MIRRORLAKE: {"compression.type, by default": KIND_PRODUCER["kafka"]["compression.type"]},
+}
+
+
+def described() -> dict[str, dict[str, str]]:
+    """Contender -> the settings that it runs under, as results keep them."""
+    return {name: {**settings, **DEFAULTS[name]} for name, settings in SETTINGS.items()}
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from mirrorlake.bench.scenarios import END_SHARE, FILL, IDLE, LATENCY, MIRRORLAK
 from mirrorlake.bench.stage import Stage
 from mirrorlake.errors import ClusterUnreachable, TargetDiverged, Transient
 from mirrorlake.kafka import Cluster
-from mirrorlake.lab.processes import Process
+from mirrorlake.lab.processes import Process, wait_until
 from mirrorlake.records import TopicPartition
 from mirrorlake.tables import BronzeFiles
 
@@ -134,6 +136,24 @@ class Watch:
         self.samples.append(Sample(at, delivered, cpu, self._used.memory_bytes, self._used.written_bytes, brokers))
 
 
+@contextlib.contextmanager
+def memory_of(pid: int) -> Iterator[list[int]]:
+    """Bytes of a tree of processes, asked for now and then by a thread, so that nobody who takes times is held up."""
+    seen, over = [usage_of([pid]).memory_bytes], threading.Event()
+
+    def look() -> None:
+        while not over.wait(MEMORY_SECONDS):
+            seen.append(usage_of([pid]).memory_bytes)
+
+    thread = threading.Thread(target=look, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
 def delivered_to(targets: Sequence[Cluster], topic: str, partitions: int) -> int:
     """Records of a copy, as the mean over the targets; a copy that is not there yet has none."""
     at = [TopicPartition(topic, number) for number in range(partitions)]
@@ -235,7 +255,7 @@ class Runs:
         self.stage.create(topic, scenario.partitions)
         job = self._job(scenario, topic)
         clients = self.stage.source.inside()
-        with running(contender, job) as process:
+        with running(contender, job) as process, memory_of(process.pid) as memory_bytes:
             watch = Watch(self.stage, contender, process, job)
             with feeding(clients, topic, scenario.partitions, scenario.record_bytes, scenario.per_second):
                 target = self.stage.client("dst1")
@@ -256,26 +276,27 @@ class Runs:
         self.stage.drop("src", topic)
         figures = latency_figures(ages)
         cpu = (used.cpu_seconds - before.cpu_seconds) / len(ages) * 1e6
-        return {**figures, "cpu_seconds_per_million": cpu, "peak_memory_mib": used.memory_bytes / MIB}
+        return {**figures, "cpu_seconds_per_million": cpu, "peak_memory_mib": max(memory_bytes) / MIB}
 
     def _sent(self, topic: str, partitions: int) -> int:
         return sum(self.stage.client("src").log_ends(TopicPartition(topic, n) for n in range(partitions)).values())
 
     def _idle(self, scenario: Scenario, contender: str) -> Figures:
-        """Many topics of which one gets a record now and then."""
+        """Many topics of which one gets a record now and then; all of these must have come in the end."""
         topics = [f"idle{self.count}-{number}" for number in range(scenario.topics)]
         self.stage.create_many(topics)
         job = self._job(scenario, f"idle{self.count}-.*")
         copy, target = job.copy_of(topics[0]), self.stage.client("dst1")
-        with (
-            running(contender, job) as process,
-            feeding(self.stage.source.inside(), topics[0], 1, scenario.record_bytes, scenario.per_second),
-        ):
+        with running(contender, job) as process:
             watch = Watch(self.stage, contender, process, job)
-            watch.until(lambda: delivered_to([target], copy, 1), 1)
-            watch.last(scenario.warm_up_seconds)
-            first = len(watch.samples) - 1
-            watch.last(scenario.seconds)
+            with feeding(self.stage.source.inside(), topics[0], 1, scenario.record_bytes, scenario.per_second):
+                watch.until(lambda: delivered_to([target], copy, 1), 1)
+                watch.last(scenario.warm_up_seconds)
+                first = len(watch.samples) - 1
+                watch.last(scenario.seconds)
+            sent = self._sent(topics[0], 1)
+            if not wait_until(lambda: delivered_to([target], copy, 1) == sent, LATE_SECONDS):
+                raise TargetDiverged(f"{contender}: not all of {sent} records arrived within {LATE_SECONDS} s")
         one, two = watch.samples[first], watch.samples[-1]
         self._forget(job)
         self.stage.drop("src", *topics)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mirrorlake.bench.results import GOALS, Measured, Spread, from_json
-from mirrorlake.bench.scenarios import IDLE, LATENCY
+from mirrorlake.bench.results import GOALS, Measured, Spread, from_json, rounds_of
+from mirrorlake.bench.scenarios import IDLE, LATENCY, MIRRORLAKE
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 CARRIED = {
@@ -105,18 +105,26 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def _facts(document: Mapping[str, Any]) -> str:
-    machine, versions, warm = document["machine"], document["versions"], document["warm_up"]
-    rounds = sorted({len(held.rounds) for held in from_json(document).values()})
-    said = ", ".join(f"{name} {text}" for name, text in versions.items())
+    warm = document["warm_up"]
     settings = "\n".join(
         f"- `{name}`: {', '.join(f'`{key}={value}`' for key, value in held.items())}"
         for name, held in document["settings"].items()
     )
     return (
-        f"`{document['command']}` on {document['at'][:10]}: {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"{machine['system']}; {said}. {_rounds(rounds)} Steady is from {warm['steady_from_share']:.0%} to "
+        f"{_run(document)} Steady is from {warm['steady_from_share']:.0%} to "
         f"{warm['steady_to_share']:.0%} of the records; what comes before is warm-up. Overall is from the launch of "
         f"the process. Median (least to most).\n\n{settings}\n"
+    )
+
+
+def _run(document: Mapping[str, Any]) -> str:
+    """What was run, when, on what and with what."""
+    machine, took, commit = document["machine"], document.get("took_seconds"), document.get("commit")
+    said = ", ".join(f"{name} {text}" for name, text in document["versions"].items())
+    return (
+        f"`{document['command']}` on {document['at'][:10]}{f', in {took / 60:.0f} minutes' if took else ''}: "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; {said}"
+        f"{f', commit {commit}' if commit else ''}. {_rounds(rounds_of(document))}"
     )
 
 
@@ -126,12 +134,49 @@ def _rounds(rounds: Sequence[int]) -> str:
     return f"{' or '.join(map(str, rounds))} rounds, contenders taking turns."
 
 
-def readme(document: Mapping[str, Any]) -> str:
-    """The comparison in short."""
-    found = tables(document)
-    machine = document["machine"]
-    intro = (
-        f"Measured by `{document['command']}` on {machine['cores']} cores, all in one run, with the real MirrorMaker 2 "
-        f"{document['versions']['kafka and MM2']} beside it; [how, and everything else](docs/performance.md).\n\n"
+def scale_out(found: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """What benchmarks/scale_out.py measured, as a part of the page."""
+    runs = {int(count): _spreads(held) for count, held in found["runs"].items()}
+    rates = {count: held["steady_records_per_second"] for count, held in runs.items()}
+    one = rates[min(rates)].median
+    rows = [
+        [str(count), shown(rate), number(rate.median / one), shown(runs[count]["first_record_seconds"])]
+        for count, rate in rates.items()
+    ]
+    heading = ["executors", "records/s, steady", "against the first", "first record, s"]
+    facts = (
+        f"`{found['command']}` on {found['at'][:10]}: {found['records']:,} records of 1 kB, 4 partitions, one target, "
+        f"on a standalone Spark cluster whose {found['cores']} cores carry brokers and driver too."
     )
-    return intro + markdown(found["Goals"])
+    return f"### Executors\n\n{facts}\n\n{markdown((heading, rows))}\n{_beyond(rates, document)}"
+
+
+def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    return {figure: Spread.of([run[figure] for run in runs]) for figure in runs[0]}
+
+
+def _beyond(rates: Mapping[int, Spread], document: Mapping[str, Any], executors: int = 4) -> str:
+    """More executors than there are cores cannot be measured; two ways to reckon bound them."""
+    base = from_json(document).get("base")
+    cost = base.spread(MIRRORLAKE, "steady_cpu_seconds_per_million") if base else None
+    if cost is None or len(rates) < 2:
+        return ""
+    (few, slow), (many, fast) = min(rates.items()), max(rates.items())
+    added = max(0.0, (fast.median - slow.median) / (many - few))
+    least, most = fast.median + added * (executors - many), executors * 1e6 / cost.median
+    return (
+        f"Arithmetic, not measured: {executors} executors with a core each would carry between {number(least)} and "
+        f"{number(most)} records/s. The first if each adds what the last one added here, the second if each does "
+        f"nothing but what a record costs at the base, {number(cost.median)} CPU seconds for a million.\n"
+    )
+
+
+def readme(document: Mapping[str, Any]) -> str:
+    """The comparison in short: goals, ratios, and what everyone's latency was."""
+    found = tables(document)
+    if "Latency" in found:
+        heading, rows = found["Latency"]
+        found["Latency"] = heading[:5], [row[:5] for row in rows]
+    intro = f"All in one run, beside the real MirrorMaker 2: {_run(document)} [How, and the rest](docs/performance.md)."
+    shown = [markdown(found[title]) for title in ("Goals", "Ratios", "Latency") if title in found]
+    return "\n".join([f"{intro}\n", *shown])

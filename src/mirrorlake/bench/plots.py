@@ -10,7 +10,7 @@ from mirrorlake.bench.results import Measured, Spread, from_json
 from mirrorlake.bench.scenarios import CONTENDERS, IDLE, LATENCY
 from mirrorlake.errors import UsageFault
 
-COLOURS = dict(zip(CONTENDERS, ("#9aa5b1", "#52606d", "#0b7285"), strict=True))
+COLOURS = dict(zip(CONTENDERS, ("#9aa5b1", "#52606d", "#323f4b", "#0b7285"), strict=True))
 PICTURES = {
     "throughput.png": ("steady_records_per_second", "records/s, steady"),
     "cpu.png": ("steady_cpu_seconds_per_million", "CPU seconds per million records, steady"),
@@ -50,7 +50,7 @@ def _bars(rows: Sequence[Row], title: str, path: Path) -> Path:
         found = [(n, spread) for n, (_, held) in enumerate(rows) if (spread := held.get(contender))]
         if not found:
             continue
-        centres = [n + (place - 1) * width for n, _ in found]
+        centres = [n + (place - (len(CONTENDERS) - 1) / 2) * width for n, _ in found]
         whiskers = [[s.median - s.least for _, s in found], [s.most - s.median for _, s in found]]
         heights = [s.median for _, s in found]
         axes.bar(centres, heights, width, yerr=whiskers, capsize=2, label=contender, color=COLOURS[contender])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import random
 import struct
@@ -19,16 +20,21 @@ from mirrorlake.records import TopicPartition as At
 
 SAMPLE_RECORDS = 1000
 BURSTS_PER_SECOND = 100
-_NOISE_BYTES = 1 << 20
+_NOISE_BYTES = 64 << 20  # far beyond a compressor's window: what comes back within it would not be random
 _PRODUCER = {"acks": "all", "linger.ms": 20, "batch.size": 1_000_000, "compression.type": "lz4", "log_level": 2}
 Clients = Mapping[str, str | bool]
+
+
+@functools.cache
+def _noise() -> bytes:
+    return random.Random(1).randbytes(_NOISE_BYTES)  # noqa: S311
 
 
 class Values:
     """Values of one size, cut from one block of noise: making them must not be what is measured."""
 
     def __init__(self, size: int) -> None:
-        self._noise = random.Random(1).randbytes(_NOISE_BYTES)  # noqa: S311
+        self._noise = _noise()
         self._random = size - size // 2
         self._rest = b'{"status": "shipped", "amount": 1}'.ljust(size // 2, b".")[: size // 2]
 

@@ -36,6 +36,15 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Latency:
+    """What was measured at a steady pace: medians of the rounds."""
+
+    records_per_second: float
+    p50_seconds: float
+    p99_seconds: float
+
+
+@dataclass(frozen=True)
 class Coefficients:
     ingest_cpu_seconds_per_million: Line
     fanout_cpu_seconds_per_million: Line
@@ -48,9 +57,13 @@ class Coefficients:
     partition_records_per_second: float
     partition_bytes_per_second: float
     error_share: float
-    """The worst of: a measured point and its prediction, and the spread of a point's rounds."""
+    """Of cores: the worst of a measured point and its prediction, and the spread of a point's rounds."""
     measured: dict[str, Any]
     """When, where and with what."""
+    storage_error_share: float | None = None
+    """Of storage, in the same way; None where it was not kept."""
+    latencies: tuple[Latency, ...] = ()
+    """By pace, the slowest first."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,7 +71,7 @@ class Coefficients:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Coefficients:
         lines = {key: Line(**value) for key, value in raw.items() if isinstance(value, dict) and "per_kb" in value}
-        return cls(**{**raw, **lines})
+        return cls(**{**raw, **lines, "latencies": tuple(Latency(**held) for held in raw.get("latencies", ()))})
 
 
 def read(path: Path = KEPT) -> Coefficients:
@@ -95,20 +108,28 @@ def fit(document: Mapping[str, Any]) -> Coefficients:
         )
     ingest, fanout = _legs(points)
     missed = max(abs(_predict(ingest, fanout, p) / p.cpu_seconds_per_million - 1) for p in points)
+    bronze, bronze_missed = _bronze(measured)
     memory, each = _memory(measured)
     rate, rate_bytes = _one_partition(measured)
     return Coefficients(
         ingest,
         fanout,
-        _floor(measured, ingest, fanout),
-        _bronze(measured),
+        _kept(_floor(measured, ingest, fanout)),
+        bronze,
         memory,
         each,
         rate,
         rate_bytes,
-        max([missed, *(p.spread_share for p in points)]),
+        _kept(max([missed, *(p.spread_share for p in points)])),
         {key: document[key] for key in ("at", "command", "quick", "machine", "versions")},
+        bronze_missed,
+        _latencies(measured),
     )
+
+
+def _kept(value: float) -> float:
+    """Six figures: what comes after them differs from one library of linear algebra to the next."""
+    return float(f"{value:.6g}")
 
 
 def _point(held: Measured) -> Point | None:
@@ -128,7 +149,7 @@ def _legs(points: Sequence[Point]) -> tuple[Line, Line]:
     rows = np.array([[p.ingests, p.ingests * _kb(p), p.targets, p.targets * _kb(p)] for p in points], float)
     costs = np.array([p.cpu_seconds_per_million for p in points])
     found = _not_negative(rows / costs[:, None], np.ones(len(points)))
-    return Line(found[0], found[1]), Line(found[2], found[3])
+    return Line(*map(_kept, found[:2])), Line(*map(_kept, found[2:]))
 
 
 def _kb(point: Point) -> float:
@@ -161,16 +182,26 @@ def _floor(measured: Mapping[str, Measured], ingest: Line, fanout: Line) -> floa
     return max(beyond)
 
 
-def _bronze(measured: Mapping[str, Measured]) -> Line:
-    found = {
-        held.scenario["record_bytes"]: spread.median
+def _bronze(measured: Mapping[str, Measured]) -> tuple[Line, float]:
+    """Bytes of a record, and by how much the worst of the scenarios differs from that."""
+    found = [
+        (held.scenario["record_bytes"], spread)
         for held in measured.values()
         if (spread := held.spread(MIRRORLAKE, "bronze_bytes_per_record"))
-    }
-    sizes = np.array([[1, size / 1000] for size in found], float)
-    stored = np.array(list(found.values()))
-    fixed, per_kb = _not_negative(sizes / stored[:, None], np.ones(len(found)))
-    return Line(fixed, per_kb)
+    ]
+    rows = np.array([[1 / spread.median, size / 1000 / spread.median] for size, spread in found])
+    line = Line(*map(_kept, _not_negative(rows, np.ones(len(found)))))
+    missed = (abs(line.at(size) / stored - 1) for size, spread in found for stored in (spread.least, spread.most))
+    return line, _kept(max(missed))
+
+
+def _latencies(measured: Mapping[str, Measured]) -> tuple[Latency, ...]:
+    found = []
+    for held in measured.values():
+        p50, p99 = (held.spread(MIRRORLAKE, f"latency_{name}_seconds") for name in ("p50", "p99"))
+        if p50 and p99:
+            found.append(Latency(held.scenario["per_second"], _kept(p50.median), _kept(p99.median)))
+    return tuple(sorted(found, key=lambda latency: latency.records_per_second))
 
 
 def _memory(measured: Mapping[str, Measured]) -> tuple[float, float]:
@@ -199,7 +230,7 @@ def _one_partition(measured: Mapping[str, Measured]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Need:
-    """What a load needs; `error_share` is how far off cores and storage may be."""
+    """What a load needs; `error_share` is how far off cores may be, `storage_error_share` storage."""
 
     records_per_second: float
     record_bytes: float
@@ -213,19 +244,25 @@ class Need:
     sent_mb_per_second: float
     event_hubs_units_per_target: int
     error_share: float
+    storage_error_share: float | None
+    tasks: int
+    """Of each leg at once, which is what `runner.parallelism` sets."""
+    latency: Latency | None
+    """Of the nearest pace that was measured and is no slower; the fastest, where this one is faster."""
 
 
 def size(known: Coefficients, records_per_second: float, record_bytes: float, targets: int) -> Need:
     per_million = known.ingest_cpu_seconds_per_million.at(record_bytes)
     per_million += targets * known.fanout_cpu_seconds_per_million.at(record_bytes)
     busy = records_per_second * per_million / 1e6 + known.floor_cores
+    cores = math.ceil(busy / UTILISATION)
     load_bytes = records_per_second * record_bytes
     return Need(
         records_per_second,
         record_bytes,
         targets,
         busy,
-        math.ceil(busy / UTILISATION),
+        cores,
         (known.memory_mib + targets * known.memory_mib_per_target) / 1024,
         known.bronze_bytes_per_record.at(record_bytes) * records_per_second * SECONDS_PER_DAY / (1 << 30),
         max(_over(records_per_second, known.partition_records_per_second),
@@ -234,7 +271,15 @@ def size(known: Coefficients, records_per_second: float, record_bytes: float, ta
         load_bytes * targets / 1e6,
         max(_over(load_bytes, UNIT_BYTES_PER_SECOND), _over(records_per_second, UNIT_RECORDS_PER_SECOND)),
         known.error_share,
+        known.storage_error_share,
+        cores,
+        _latency_at(known.latencies, records_per_second),
     )  # fmt: skip
+
+
+def _latency_at(latencies: Sequence[Latency], records_per_second: float) -> Latency | None:
+    no_slower = (latency for latency in latencies if latency.records_per_second >= records_per_second)
+    return next(no_slower, latencies[-1] if latencies else None)
 
 
 def _over(load: float, each: float) -> int:
