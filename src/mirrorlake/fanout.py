@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -208,6 +208,10 @@ class FanOut:
     limit_of: Callable[[str], int]
     """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
+    takes: Callable[[str], bool] = lambda _topic: True
+    """Source topic -> whether it goes to this target at all."""
+    require_lease: Callable[[], None] = lambda: None
+    """Asked before each round: raises where somebody else may write by now."""
     stopped_cleanly: bool = False
     """The runner before us ended in order, so nothing of it can still land."""
     existing_records: str = "stop"
@@ -238,6 +242,8 @@ class FanOut:
     """Partitions that the ledger knows of from this epoch: a new beginning needs the next one."""
     _served: dict[SourcePartition, int] = field(default_factory=dict)
     """The round in which a partition last sent: those that share a target partition take turns."""
+    _came_at_ms: dict[SourcePartition, int] = field(default_factory=dict)
+    """When bronze got them, of partitions that were due together with another incarnation of theirs."""
     _lock: Lock = field(default_factory=Lock)
     _next: Lock = field(default_factory=Lock)
     """Held by the one who waits for `_lock`."""
@@ -262,17 +268,25 @@ class FanOut:
                 except (Transient, TopicMissing, AccessRefused) as fault:
                     if isinstance(fault, AccessRefused) and not self._was_accepted:
                         raise
-                    self._recovered = False
                     self.progress.waiting = fault.what
                     self.stopping.wait(backoff.next_wait(fault))
 
-    def await_end(self, timeout_seconds: float) -> None:
-        """Once asked to stop: until the round that runs has ended."""
-        if self._lock.acquire(timeout=timeout_seconds):
+    def await_end(self, timeout_seconds: float) -> bool:
+        """Once asked to stop: until the round that runs has ended. False where it did not in time."""
+        ended = self._lock.acquire(timeout=timeout_seconds)
+        if ended:
             self._lock.release()
+        return ended
 
     def _deliver_once(self) -> bool:
-        """One round; true when nothing is left to send."""
+        """One round; true when nothing is left to send. Where it breaks off, whatever the cause, there is doubt."""
+        try:
+            return self._round()
+        except BaseException:
+            self._recovered = False
+            raise
+
+    def _round(self) -> bool:
         if not self._recovered:
             self.recover()
         version = self.bronze.refresh()
@@ -283,6 +297,7 @@ class FanOut:
             self.progress.waiting = ""
             self.delivered_version = version
             return True
+        self.require_lease()
         begun = time.monotonic()
         tasks = plan_round(due, self._budget(due), self.slots)
         sent = self._settle(tasks, self._run(tasks))
@@ -348,15 +363,8 @@ class FanOut:
     def _due(self) -> list[Due]:
         """What may go out now, one writer for each target partition."""
         held, ends = due_segments(self.bronze.segments(), self.book.positions), self._known_ends()
-        chosen = one_for_each_target(
-            (
-                (source, self.book.positions[source].target_partition)
-                for source in self.book.positions
-                if source in held
-            ),
-            self.paused,
-            self._served,
-        )
+        waiting = [(source, self.book.positions[source].target_partition) for source in self._elders_first(held)]
+        chosen = one_for_each_target(waiting, self.paused, self._served)
         self._served.update(dict.fromkeys(chosen.values(), self.progress.rounds + 1))
         return [
             Due(
@@ -368,6 +376,15 @@ class FanOut:
             )
             for target, source in chosen.items()
         ]
+
+    def _elders_first(self, held: Mapping[SourcePartition, Sequence[Segment]]) -> list[SourcePartition]:
+        """Incarnations of a topic as bronze got them: neither their ids nor their offsets say which is the elder."""
+        incarnations = Counter((source.topic, source.partition) for source in held)
+        for source, segments in held.items():
+            if incarnations[source.topic, source.partition] > 1 and source not in self._came_at_ms:
+                self._came_at_ms[source] = self.bronze.came_at_ms(segments[0])
+        begun = (source for source in self.book.positions if source in held)
+        return sorted(begun, key=lambda source: self._came_at_ms.get(source, 0))
 
     def _known_ends(self) -> dict[TopicPartition, int]:
         """Where each target partition ends, as far as anybody who writes to it knows."""
@@ -398,11 +415,14 @@ class FanOut:
         hit("settled")
         proven = [outcome for outcome in outcomes if not outcome.error]
         for outcome in proven:
-            self._record(outcome, slices[outcome.source].until)
+            self._record(outcome, slices[outcome.source].until if outcome.until is None else outcome.until)
         refused = next((o for o in proven if o.refused and not self.errand.dead_letters), None)
         if refused:
             raise self._undeliverable(refused)
-        self._suspects -= {outcome.source for outcome in proven}
+        cut_short = {outcome.source for outcome in proven if outcome.until is not None}
+        if cut_short:
+            self.ledger.flush()  # only it knows of the refusal, so nothing may follow before
+        self._suspects -= {outcome.source for outcome in proven} - cut_short
         failed = [outcome for outcome in outcomes if outcome.error]
         if failed:
             fault = from_text(failed[0].error)
@@ -413,6 +433,7 @@ class FanOut:
 
     def _record(self, outcome: Outcome, until: int | None = None) -> None:
         position = self.book.positions[outcome.source]
+        self._report(outcome, position)
         entries = self._entries(outcome, position)
         self._touched.add(outcome.source)
         self.ledger.add(entries)
@@ -422,9 +443,9 @@ class FanOut:
             position.next_offset = max(position.next_offset, until)
         position.target_end = max(position.target_end, outcome.target_end)
         self.progress.records += sum(run.count for run in outcome.runs)
-        self._report(outcome, position)
 
     def _report(self, outcome: Outcome, position: Position) -> None:
+        """Before the ledger is told: what a kill makes us list twice does less harm than what is never listed."""
         if outcome.refused and self.errand.dead_letters:
             self.outbox.dead_letters(self.errand, outcome.source, position.target_partition.topic, outcome.refused)
         for first, count in outcome.timeless:
@@ -470,7 +491,8 @@ class FanOut:
         firsts: dict[SourcePartition, int] = {}
         for segment in self.bronze.segments():
             source = segment.source
-            if source not in self.book.positions and source not in self.book.ended and not self.paused(source.topic):
+            known = source in self.book.positions or source in self.book.ended
+            if not known and self.takes(source.topic) and not self.paused(source.topic):
                 firsts[source] = min(firsts.get(source, segment.first_offset), segment.first_offset)
         entries = self._baselines(firsts) if firsts else []
         if entries:
@@ -526,6 +548,7 @@ class FanOut:
             await_no_producers(Path(self.errand.lock), 60)
         if self.book.positions:
             self._check_topic_ids()
+            self._learn_limits()  # what was too large was left out, and is no hole
             for found in self._recover_all():
                 hit("tail-read")
                 self._take(found)
@@ -564,7 +587,7 @@ class FanOut:
                 "target_topic_remade", self.errand.target, source, 0, position.next_offset - 1,
                 f"{position.target_partition.topic} was deleted or made anew: filled from bronze",
             )  # fmt: skip
-        self.bronze.refresh()
+        self.bronze.reindex()  # what was delivered to the old topic was forgotten
         self._begin_new_partitions()
 
     def doubt(self, seen: Mapping[str, TopicInfo]) -> bool:
@@ -609,22 +632,25 @@ class FanOut:
         clean, self.stopped_cleanly = self.stopped_cleanly, False
         if clean and self.cluster.log_ends(held) == known:
             return known
-        wait_seconds = 0.0 if self._shared & held.keys() else STABLE_SECONDS
-        return await_stable_ends(self.cluster, held, wait_seconds, 60.0, time.monotonic, time.sleep)
+        # Others may never stop writing: there our header tells the records apart, and a while is all we can wait.
+        busy = {target for target in held if self.errand.provenance and self._may_be_shared(target)}
+        ours = held.keys() - busy
+        ends = await_stable_ends(self.cluster, ours, STABLE_SECONDS, 60.0, time.monotonic, time.sleep)
+        return ends | self.cluster.log_ends(busy)
 
     def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
         held = (segment.last_offset for segment in self.bronze.segments() if segment.source == source)
         return self.bronze.read(source, first, max(held, default=first - 1) + 1 if until is None else until)
 
     def _take(self, found: Recovered) -> None:
-        for outcome in found.outcomes:
-            self._record(outcome)
         for source, repeated in found.duplicates.items():
             for first, count in repeated:
                 self.outbox.incident(
                     "duplicate", self.errand.target, source, first, first + count - 1,
                     f"landed again in {found.target} before offset {found.target_end}",
                 )  # fmt: skip
+        for outcome in found.outcomes:
+            self._record(outcome)
         if found.foreign:
             self._shared.add(found.target)
         for position in self.book.positions.values():

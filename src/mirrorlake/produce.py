@@ -94,6 +94,8 @@ class Outcome:
     timeless: list[tuple[int, int]] = field(default_factory=list)
     """(first offset, count) of records whose timestamp librdkafka cannot carry."""
     target_end: int = -1
+    until: int | None = None
+    """Where it ended before its time, after a record that the broker refused."""
     error: str = ""
     """Name and message of the error that left the slice in doubt."""
 
@@ -429,7 +431,7 @@ def _deliver(errand: Errand, work: Work) -> list[Outcome]:
         sender.begin(before)
         deadline = Deadline(errand.delivery_timeout_seconds)
         offsets = {
-            slice_.source: _send_slice(errand, sender, slice_, batches, outcomes[slice_.source], deadline)
+            slice_.source: _send_slice(errand, slice_, batches, outcomes[slice_.source], deadline)
             for slice_, batches in work
         }
         hit("all-sent")
@@ -470,65 +472,78 @@ def _checked_ends(cluster: Cluster, slices: Sequence[Slice]) -> dict[TopicPartit
 
 
 def _send_slice(
-    errand: Errand,
-    sender: Sender,
-    slice_: Slice,
-    batches: Callable[[], Batches],
-    outcome: Outcome,
-    deadline: Deadline,
+    errand: Errand, slice_: Slice, batches: Callable[[], Batches], outcome: Outcome, deadline: Deadline
 ) -> list[int]:
     """Returns the source offsets handed to the producer."""
-    shaper, offsets, last_offset = Shaper(errand, slice_.source), [], slice_.first - 1
-    for batch in batches():
+    shaper, offsets = Shaper(errand, slice_.source), list[int]()
+    sender = sender_for(errand)  # another one where a record of an earlier slice was refused
+    if slice_.carefully:
+        sender.flush(deadline)  # a refused record takes along all that waits in its producer
+    for batch in rising(slice_, batches()):
         outgoing = shaper.shape(batch)
-        if outgoing.offsets[0] <= last_offset:
-            raise DeliveryDoubt(f"{slice_.source}: offset {outgoing.offsets[0]} came after {last_offset}")
-        last_offset = outgoing.offsets[-1]
         stop_at = min(outgoing.oversize, default=None) if not errand.dead_letters else None
         if stop_at is not None:
             size = outgoing.oversize[stop_at]
             outcome.refused.append((outgoing.offsets[stop_at], size, TOO_LARGE))
             outgoing = outgoing.before(stop_at)
         if slice_.carefully:
-            sent = send_one_by_one(errand, slice_.target, outgoing, outcome, deadline)
-            offsets += sent
-            if outcome.refused and not errand.dead_letters:
-                break
-            continue
-        if outgoing.offsets:
+            offsets += send_one_by_one(errand, slice_.target, outgoing, outcome, deadline)
+        elif outgoing.offsets:
             sender.send(slice_.target, outgoing, deadline)
             hit("batch-sent")
             offsets += note(outgoing, outcome)
-        if stop_at is not None:
+        if stop_at is not None or outcome.until is not None:
             break
     return offsets
+
+
+def rising(slice_: Slice, batches: Batches) -> Batches:
+    """The batches, as long as each offset is higher than the one before."""
+    last_offset = slice_.first - 1
+    for batch in batches:
+        offsets = batch["offset"]
+        first_offset = offsets[0].as_py()
+        if first_offset <= last_offset:
+            raise DeliveryDoubt(f"{slice_.source}: offset {first_offset} came after {last_offset}")
+        last_offset = offsets[-1].as_py()
+        if pc.any(pc.less_equal(pc.pairwise_diff(offsets), 0)).as_py():
+            raise DeliveryDoubt(f"{slice_.source}: after {first_offset} an offset came after one as high")
+        yield batch
 
 
 def send_one_by_one(
     errand: Errand, target: TopicPartition, outgoing: Outgoing, outcome: Outcome, deadline: Deadline
 ) -> list[int]:
-    """Each record flushed alone, so that what the broker refuses is known by its offset. Returns those that landed."""
-    landed = []
-    for row in range(len(outgoing.offsets)):
+    """Each record flushed alone, so that what the broker refuses is known by its offset. Returns those that landed.
+
+    It ends after a refused one: bronze does not tell recovery that it was refused, so what follows must not land before
+    the ledger says so.
+    """
+    landed: list[int] = []
+    for row, offset in enumerate(outgoing.offsets):
         one = outgoing.only(row)
         goes_out = note(one, outcome)
-        if not goes_out:
-            continue
-        try:
-            sender = sender_for(errand)
-            sender.send(target, one, deadline)
-            sender.flush(deadline)
-            landed += goes_out
-        except KafkaException as error:
-            drop_sender(errand)
-            fault = _translated(errand, error)
-            if not isinstance(fault, RecordRefused):
-                raise
-            size = record_bytes(outgoing.keys[row], outgoing.values[row], outgoing.headers[row])
-            outcome.refused.append((outgoing.offsets[row], size, f"refused by the target ({error.args[0].str()})"))
-            if not errand.dead_letters:
-                break
+        refusal = _send_alone(errand, target, one, deadline) if goes_out else ""
+        if refusal:
+            outcome.refused.append((offset, record_bytes(one.keys[0], one.values[0], one.headers[0]), refusal))
+            outcome.until = offset + 1
+            break
+        landed += goes_out
     return landed
+
+
+def _send_alone(errand: Errand, target: TopicPartition, one: Outgoing, deadline: Deadline) -> str:
+    """Returns why the broker refused it, nothing where it landed."""
+    sender = sender_for(errand)
+    try:
+        sender.send(target, one, deadline)
+        sender.flush(deadline)
+    except KafkaException as error:
+        drop_sender(errand)
+        if not isinstance(_translated(errand, error), RecordRefused):
+            raise
+        return f"refused by the target ({error.args[0].str()})"
+    return ""
 
 
 def note(outgoing: Outgoing, outcome: Outcome) -> list[int]:

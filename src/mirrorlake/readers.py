@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from mirrorlake.errors import DeliveryDoubt
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
@@ -37,7 +39,13 @@ class Bronze(Readable, Protocol):
         """Learn what a commit of the followed stream added."""
 
     def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
-        """What lies before these offsets will not be asked for again."""
+        """What lies before these offsets will not be asked for again, unless after `reindex`."""
+
+    def reindex(self) -> None:
+        """Pin the newest version, and know all that it holds again."""
+
+    def came_at_ms(self, segment: Segment) -> int:
+        """When bronze got the first of the segment's records."""
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         """Deliver the slices, a Spark task for each list."""
@@ -53,6 +61,11 @@ class BronzeInFolder(BronzeFiles):
 
     def see(self, frame: DataFrame) -> None:
         """The log says it already."""
+
+    def came_at_ms(self, segment: Segment) -> int:
+        of_source = [(column, "=", getattr(segment.source, column)) for column in SOURCE_COLUMNS]
+        came = pq.read_table(segment.path, columns=["ingested_at"], filters=of_source)["ingested_at"]
+        return pc.min(came.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())).as_py() or 0
 
     def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
         def work(slices: Sequence[Slice]) -> list[Outcome]:
@@ -147,6 +160,14 @@ class BronzeInCatalog:
 
     def forget(self, delivered: Mapping[SourcePartition, int]) -> None:
         """One span for each source partition is kept, and no more."""
+
+    def reindex(self) -> None:
+        self.refresh()  # nothing was forgotten
+
+    def came_at_ms(self, segment: Segment) -> int:
+        held = _is_slice(segment.source, segment.first_offset, segment.last_offset + 1)
+        row = self._at_version().where(held).selectExpr("unix_millis(min(ingested_at)) AS at_ms").collect()[0]
+        return int(row["at_ms"] or 0)
 
     def segments(self) -> list[Segment]:
         record_bytes = self._record_bytes()

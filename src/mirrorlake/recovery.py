@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from mirrorlake.errors import TargetDiverged
 from mirrorlake.kafka import Cluster
@@ -87,14 +88,19 @@ class _Doubt:
         ours, seen = self._own_pairs()
         self.found.foreign = seen - sum(len(pairs) for pairs in ours.values())
         thinned = seen < self.log.end - self.ledger_end
+        countable = thinned and not self.found.foreign and not self.shared and len(ours) == 1
         for source, pairs in ours.items():
             hole = self._match(source, pairs)
-            if hole and thinned and not self.found.foreign and not self.shared and len(ours) == 1:
-                # Offsets are missing too: the target compacts. The places of the others tell.
+            if countable and (hole or not self._reaches_end()):
+                # Offsets are missing too: the target compacts, maybe its last records. The places of the others tell.
                 return self.by_counting()
             if hole:
                 raise hole
         return self.found
+
+    def _reaches_end(self) -> bool:
+        """Is the log's last record one that was due? Then nothing of ours came after it that is gone now."""
+        return any(run.target_end == self.log.end for outcome in self.found.outcomes for run in outcome.runs)
 
     def _own_pairs(self) -> tuple[dict[SourcePartition, list[tuple[int, int]]], int]:
         """(source offset, target offset) of our records, by source partition, and how many records in all."""
@@ -150,7 +156,7 @@ class _Doubt:
         outcome.runs = runs_from_pairs(zip(offsets, range(self.ledger_end, self.log.end), strict=True))
         _forget_after(outcome, offsets[-1])
         self._settle_left_out(outcome, set(offsets))
-        self.found.outcomes.append(outcome)
+        self.found.outcomes = [outcome]
         return self.found
 
     def _compared(self, source: SourcePartition, rows: Iterable[DueRow]) -> list[int]:
@@ -170,7 +176,7 @@ class _Doubt:
             return False
         if self.errand.provenance:
             return list(own_records(self.errand, source, [message])) == [(row.offset, message.offset())]
-        return [*(message.headers() or ())] == row.headers
+        return [*(message.headers() or ())] == row.headers and _is_same_time(message, row)
 
     def _unknowable(self) -> TargetDiverged:
         return TargetDiverged(
@@ -179,6 +185,13 @@ class _Doubt:
             "somebody else writes to this topic, or it expires records at once: "
             "turn provenance on, or use another topic",
         )
+
+
+def _is_same_time(message: Any, row: DueRow) -> bool:
+    """Equal records are told apart by their time, where the target keeps it."""
+    kind, at_ms = message.timestamp()
+    kept = kind == TIMESTAMP_CREATE_TIME and row.timestamp_ms > 0
+    return bool(at_ms == row.timestamp_ms) if kept else True
 
 
 def split_repeated(pairs: Iterable[tuple[int, int]], next_offset: int) -> tuple[list[tuple[int, int]], list[int]]:
@@ -206,6 +219,7 @@ def due_offsets(
 @dataclass(frozen=True)
 class DueRow:
     offset: int
+    timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -224,10 +238,10 @@ def due_rows(
             return
 
 
-def _rows(outgoing: Outgoing) -> Iterator[DueRow]:
-    columns = zip(outgoing.offsets, outgoing.keys, outgoing.values, outgoing.headers, strict=True)
+def _rows(out: Outgoing) -> Iterator[DueRow]:
+    columns = zip(out.offsets, out.timestamps_ms, out.keys, out.values, out.headers, strict=True)
     for row, values in enumerate(columns):
-        if outgoing.goes_out(row):
+        if out.goes_out(row):
             yield DueRow(*values)
 
 

@@ -475,6 +475,7 @@ class Relay:
             limit_of=partial(record_limit, world.config, cluster),
             paused=partial(self._paused, target.cluster),
             takes=partial(self._takes, target.cluster),
+            require_lease=self.lease.require_valid,
             stopped_cleanly=self.stopped_cleanly,
             existing_records=existing,
             fold_partitions=target.partitions == "modulo",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, KafkaError
 
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.produce import Errand
+from mirrorlake.produce import Errand, Sender
 from mirrorlake.records import BRONZE, SourcePartition, TopicPartition
 
 Headers = list[tuple[str, bytes | None]]
@@ -75,6 +76,7 @@ class FakeMessage:
     key_bytes: bytes | None
     value_bytes: bytes | None
     listed: Headers = field(default_factory=list)
+    stamped: tuple[int, int] = (TIMESTAMP_NOT_AVAILABLE, -1)
 
     def offset(self) -> int:
         return self.at
@@ -88,6 +90,9 @@ class FakeMessage:
     def headers(self) -> Headers | None:
         return self.listed or None  # as confluent-kafka does
 
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamped
+
 
 class FakeCluster:
     """Logs as lists of messages. What is asked has the names of kafka.Cluster."""
@@ -98,9 +103,16 @@ class FakeCluster:
         self.logs: dict[TopicPartition, list[FakeMessage]] = {}
         self.ends: dict[TopicPartition, int] = {}
 
-    def append(self, at: TopicPartition, key: bytes | None, value: bytes | None, headers: Sequence[Any] = ()) -> int:
+    def append(
+        self,
+        at: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Any] = (),
+        stamped: tuple[int, int] = (TIMESTAMP_NOT_AVAILABLE, -1),
+    ) -> int:
         offset = self.ends.get(at, 0)
-        self.logs.setdefault(at, []).append(FakeMessage(offset, key, value, [*headers]))
+        self.logs.setdefault(at, []).append(FakeMessage(offset, key, value, [*headers], stamped))
         self.ends[at] = offset + 1
         return offset
 
@@ -122,3 +134,48 @@ class FakeCluster:
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: next((m.at for m in self.logs.get(at, [])), self.ends.get(at, 0)) for at in partitions}
+
+
+class ListProducer:
+    """Sends to a cluster made of lists when flushed; a value in `refused` is refused, and what waits behind it too."""
+
+    def __init__(
+        self, cluster: FakeCluster, refused: Container[bytes | None], on_delivery: Callable[..., None]
+    ) -> None:
+        self._cluster, self._refused, self._on_delivery = cluster, refused, on_delivery
+        self._waiting: list[tuple[TopicPartition, Any, Any, int, Any]] = []
+
+    def produce(self, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any) -> None:
+        self._waiting.append((TopicPartition(topic, partition), key, value, timestamp, headers))
+
+    def flush(self, _seconds: float) -> int:
+        while self._waiting:
+            at, key, value, timestamp_ms, headers = self._waiting[0]
+            if value in self._refused:
+                self._on_delivery(KafkaError(KafkaError.INVALID_TIMESTAMP), self)
+                return len(self._waiting)
+            self._cluster.append(at, key, value, headers, (TIMESTAMP_CREATE_TIME, timestamp_ms))
+            del self._waiting[0]
+        return 0
+
+    def poll(self, _seconds: float) -> int:
+        return 0
+
+    def topic(self) -> str:
+        return self._waiting[0][0].topic
+
+    def purge(self, **_: bool) -> None:
+        self._waiting.clear()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+class ListSender(Sender):
+    """The real one, over a cluster made of lists."""
+
+    def __init__(self, cluster: FakeCluster, refused: Container[bytes | None] = ()) -> None:
+        producer: Any = ListProducer(cluster, refused, self._on_delivery)
+        as_cluster: Any = cluster
+        self.cluster, self.producer = as_cluster, producer
+        self.failure, self.failed_topic, self._cut, self.met = None, "", False, set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -11,9 +11,20 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import OTHER_ID, SOURCE, TARGET, FakeCluster, bronze_batch, bronze_row, bronze_table, errand
+from samples import (
+    EPOCH_START,
+    OTHER_ID,
+    SOURCE,
+    TARGET,
+    FakeCluster,
+    ListSender,
+    bronze_batch,
+    bronze_row,
+    bronze_table,
+    errand,
+)
 
-from mirrorlake import errors, fanout
+from mirrorlake import errors, fanout, produce
 from mirrorlake.errors import (
     DataAtRisk,
     DeliveryDoubt,
@@ -34,13 +45,14 @@ from mirrorlake.fanout import (
     plan_round,
 )
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.ledger import LedgerWriter, Position, fold, read
-from mirrorlake.produce import Errand, Outcome, Shaper, Slice, _checked_ends, _prove, note
-from mirrorlake.readers import BronzeInFolder
+from mirrorlake.ledger import SKIP, LedgerWriter, Position, fold, read
+from mirrorlake.produce import Errand, Outcome, Outgoing, Shaper, Slice, _checked_ends, _prove, deliver, note
+from mirrorlake.readers import BronzeInFolder, _reader
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
 from mirrorlake.tables import FolderTables, Segment, read_ordered
 
 SIZE = 100
+TOPICS = ("orders", "other")
 
 
 def segment(first: int, last: int, source: SourcePartition = SOURCE, size: int = SIZE) -> Segment:
@@ -192,6 +204,12 @@ def test_an_error_of_unknown_kind_is_doubt(text: str) -> None:
 # --- rounds, with tasks that run here ---
 
 
+def land(cluster: FakeCluster, target: TopicPartition, shaped: Outgoing) -> None:
+    for number, row in enumerate(zip(shaped.keys, shaped.values, shaped.headers, strict=True)):
+        if shaped.goes_out(number):
+            cluster.append(target, *row)
+
+
 class BronzeSentHere(BronzeInFolder):
     """The real folder; what the tasks would do is done here, one after the other, with the list as a producer."""
 
@@ -212,8 +230,7 @@ class BronzeSentHere(BronzeInFolder):
         sent: list[int] = []
         for batch in read_ordered(slice_.segments, slice_.first, slice_.until):
             shaped = Shaper(errand, slice_.source).shape(batch)
-            for row in zip(shaped.keys, shaped.values, shaped.headers, strict=True):
-                self.cluster.append(slice_.target, *row)
+            land(self.cluster, slice_.target, shaped)
             sent += note(shaped, outcome)
         _prove(errand, self.cluster, slice_, sent, before, self.cluster.log_ends([slice_.target]), outcome)
         return outcome
@@ -228,6 +245,7 @@ class Relay:
         tables.ensure("ops.ledger", LEDGER, {})
         self.folder, self.cluster, self.tables = root / "tables" / "bronze" / "t", cluster, tables
         self.incidents: list[tuple[Any, ...]] = []
+        self.dead_letters: list[int] = []
         self.paused: set[str] = set()
         made: Any = {
             "errand": errand(epoch=epoch),
@@ -235,7 +253,10 @@ class Relay:
             "cluster": cluster,
             "ledger": LedgerWriter(tables, "ops.ledger", 30.0),
             "book": fold(read(tables, "ops.ledger", "f", "dr")),
-            "outbox": Outbox(lambda *what: self.incidents.append(what), lambda *_: None),
+            "outbox": Outbox(
+                lambda *what: self.incidents.append(what),
+                lambda _errand, _source, _topic, refused: self.dead_letters.extend(offset for offset, _, _ in refused),
+            ),
             "target_topics": lambda: {"orders": TopicInfo("src.orders", "target-id", 1, 1)},
             "limit_of": lambda topic: 1_000_000,
             "paused": lambda topic: topic in self.paused,
@@ -243,8 +264,15 @@ class Relay:
         self.fan_out = FanOut(**made | fields)
 
     def ingest(self, *offsets: int, source: SourcePartition = SOURCE) -> None:
-        rows = bronze_table(bronze_row(offset, source) for offset in offsets)
-        write_deltalake(self.folder, rows, mode="append")
+        self.ingest_rows(*(bronze_row(offset, source) for offset in offsets))
+
+    def ingest_rows(self, *rows: dict[str, Any]) -> None:
+        write_deltalake(self.folder, bronze_table(rows), mode="append")
+
+    def lands(self, *offsets: int, source: SourcePartition = SOURCE, target: TopicPartition = TARGET) -> None:
+        """These records reach the target, and nobody writes it down."""
+        rows = [bronze_row(offset, source) for offset in offsets]
+        land(self.cluster, target, Shaper(self.fan_out.errand, source).shape(bronze_batch(rows)))
 
     def deliver(self) -> list[bytes | None]:
         """One call, which must end by itself; returns what the target then holds."""
@@ -286,8 +314,7 @@ def test_what_landed_before_a_crash_is_found_and_not_sent_again(tmp_path: Path, 
     relay.deliver()
     relay.ingest(2, 3, 4)
     sent = Shaper(errand(), SOURCE).shape(bronze_batch([bronze_row(2), bronze_row(3)]))
-    for row in zip(sent.keys, sent.values, sent.headers, strict=True):
-        cluster.append(TARGET, *row)
+    land(cluster, TARGET, sent)
     assert Relay(tmp_path, cluster, epoch=2).deliver() == values(*range(5))
 
 
@@ -321,6 +348,177 @@ def test_a_topic_made_anew_goes_to_the_same_partition_after_its_elder(tmp_path: 
     relay.ingest(2, source=anew)
     assert relay.deliver() == values(*range(6), 0, 1, 2)
     assert relay.incidents == []
+
+
+@pytest.mark.parametrize("elder_first_offset", [0, 100])
+def test_a_new_target_gets_incarnations_in_the_order_in_which_bronze_got_them(
+    tmp_path: Path, cluster: FakeCluster, elder_first_offset: int
+) -> None:
+    """Topic ids are random, and a ledger that is read again is in no order of theirs."""
+    elder, anew = SOURCE._replace(topic_id=OTHER_ID), SOURCE
+    assert anew.topic_id < elder.topic_id
+    relay = Relay(tmp_path, cluster, budget_bytes=1)
+    for place, value in enumerate([b"old", b"older"][::-1]):
+        relay.ingest_rows(bronze_row(elder_first_offset + place, elder, value=value, ingested_at=EPOCH_START))
+    relay.ingest(0, 1, source=anew)
+    relay.fan_out._deliver_once()
+    relay.fan_out.ledger.flush()
+    assert Relay(tmp_path, cluster, epoch=2).deliver() == [b"older", b"old", *values(0, 1)]
+
+
+# --- doubt ---
+
+
+def large(offset: int) -> dict[str, Any]:
+    return bronze_row(offset, value=b"x" * 5000)
+
+
+SMALL = {"errand": errand(dead_letters=True), "limit_of": lambda _topic: 2000}
+
+
+def test_recovery_knows_what_is_too_large_for_the_topic(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster, **SMALL)
+    relay.ingest(0)
+    relay.deliver()
+    relay.ingest_rows(large(1), bronze_row(2))
+    relay.lands(2)
+    again = Relay(tmp_path, cluster, **SMALL | {"errand": errand(dead_letters=True, epoch=2)})
+    assert again.deliver() == values(0, 2)
+    assert again.dead_letters == [1]
+
+
+def test_after_a_fault_of_ours_the_target_is_looked_at_before_anything_is_sent(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    cluster.append(TARGET, b"", b"theirs")
+    relay = Relay(tmp_path, cluster, existing_records="append")
+    relay.ingest(0)
+    relay.deliver()
+    relay.ingest(1)
+    send = relay.fan_out.bronze.send
+
+    def land_and_break(*_: object) -> list[Outcome]:
+        relay.lands(1)
+        relay.fan_out.bronze.send = send  # type: ignore[method-assign]
+        raise type("PythonException", (Exception,), {})("KeyError: 'x'")
+
+    relay.fan_out.bronze.send = land_and_break  # type: ignore[method-assign]
+    with pytest.raises(DataAtRisk):
+        relay.fan_out.deliver()
+    assert relay.deliver() == [b"theirs", *values(0, 1)]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+def test_a_dead_letter_is_listed_before_the_ledger_passes_it_over(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster, **SMALL, outbox=Outbox(killed, killed))
+    relay.ingest_rows(bronze_row(0), large(1), bronze_row(2))
+    with pytest.raises(Killed):
+        relay.fan_out.deliver()
+    relay.fan_out.ledger.flush()
+    again = Relay(tmp_path, cluster, **SMALL | {"errand": errand(dead_letters=True, epoch=2)})
+    assert again.deliver() == values(0, 2)
+    assert again.dead_letters == [1]
+
+
+def test_a_duplicate_is_listed_before_the_ledger_passes_it_over(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(0, 1)
+    relay.deliver()
+    relay.ingest(2)
+    relay.lands(1, 2)
+    dying = Relay(tmp_path, cluster, epoch=2, outbox=Outbox(killed, killed))
+    with pytest.raises(Killed):
+        dying.fan_out.deliver()
+    dying.fan_out.ledger.flush()
+    again = Relay(tmp_path, cluster, epoch=3)
+    assert again.deliver() == values(0, 1, 1, 2)
+    assert [(kind, first, last) for kind, _, _, first, last, _ in again.incidents] == [("duplicate", 1, 1)]
+
+
+class BronzeDelivered(BronzeSentHere):
+    """The real tasks, one after the other; `dies_after` counts those that end well."""
+
+    dies_after = 1000
+
+    def send(self, errand: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        outcomes = [o for task in tasks for o in deliver(errand, [(s, _reader(s)) for s in task])]
+        self.dies_after -= not any(outcome.error for outcome in outcomes)
+        if self.dies_after < 0:
+            raise Killed
+        return outcomes
+
+
+@pytest.mark.parametrize("dies_after", [0, 1, 2])
+def test_a_record_that_the_broker_refuses_is_settled_before_anything_follows(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, dies_after: int
+) -> None:
+    monkeypatch.setattr(produce, "Sender", lambda _errand: ListSender(cluster, values(2, 4)))
+    relay = Relay(tmp_path, cluster, errand=errand(dead_letters=True))
+    relay.ingest(*range(7))
+    relay.fan_out.bronze = dying = BronzeDelivered(relay.folder, cluster)
+    dying.dies_after = dies_after
+    with pytest.raises(Killed):
+        relay.fan_out.deliver()
+    again = Relay(tmp_path, cluster, errand=errand(dead_letters=True, epoch=2))
+    again.fan_out.bronze = BronzeDelivered(relay.folder, cluster)
+    assert again.deliver() == values(0, 1, 3, 5, 6)
+    assert relay.dead_letters + again.dead_letters == [2, 4]
+    assert {entry.source_first for entry in read(again.tables, "ops.ledger", "f", "dr") if entry.kind == SKIP} == {2, 4}
+
+
+class BusyCluster(FakeCluster):
+    """Something lands after a look at the log ends."""
+
+    looks = 0
+    lands_after: Callable[[int], None] = staticmethod(lambda _look: None)
+
+    def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
+        ends = super().log_ends(partitions, committed)
+        self.looks += 1
+        self.lands_after(self.looks)
+        return ends
+
+
+def test_where_others_write_nobody_waits_for_them_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.05)
+    busy = BusyCluster()
+    busy.append(TARGET, b"", b"theirs")
+    relay = Relay(tmp_path, busy, existing_records="append")
+    relay.ingest(0)
+    relay.deliver()
+    busy.looks = 0
+    busy.lands_after = lambda look: busy.append(TARGET, b"", b"theirs") and None if look < 40 else None
+    Relay(tmp_path, busy, epoch=2, existing_records="append").deliver()
+    assert busy.looks < 40, "they write on"
+
+
+@pytest.mark.parametrize("late_at", [0, 1], ids=["shared", "ours alone"])
+def test_a_request_on_its_way_is_waited_for_beside_a_shared_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_at: int
+) -> None:
+    monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.3)
+    busy, late_source = BusyCluster(), partition(late_at)
+    late_target = TopicPartition(TARGET.topic, late_at)
+    relay = Relay(tmp_path, busy, target_topics=lambda: {"orders": TopicInfo("src.orders", "target-id", 2, 1)})
+    for number in (0, 1):
+        relay.ingest(0, source=partition(number))
+    relay.deliver()
+    busy.append(TARGET, b"", b"theirs")
+    relay.ingest(1)
+    relay.deliver()
+    relay.ingest(2, source=late_source)
+    relay.fan_out.bronze.refresh()
+    relay.fan_out._recovered, busy.looks = False, 0
+    busy.lands_after = lambda look: relay.lands(2, source=late_source, target=late_target) if look == 2 else None
+    relay.deliver()
+    assert [message.value() for message in busy.logs[late_target]].count(b"v2") == 1
 
 
 # --- fewer partitions than the source ---
@@ -439,6 +637,25 @@ def test_a_topic_that_was_deleted_is_filled_again_by_the_next_epoch(tmp_path: Pa
     assert again.deliver() == values(0, 1, 2)
     assert [incident[0] for incident in again.incidents] == ["target_topic_remade"]
     assert Relay(tmp_path, remade, epoch=3, **fields).deliver() == values(0, 1, 2), "once"
+
+
+def test_a_topic_that_was_deleted_is_filled_with_what_was_delivered_long_ago(
+    tmp_path: Path, remade: RemadeCluster
+) -> None:
+    ids = {"src.orders": "target-id", "src.other": "other-id"}
+    remade.describe = lambda topics: {t: TopicInfo(t, ids[t], 1, 1) for t in topics}  # type: ignore[method-assign]
+    now = {"recreate": True, "target_topics": lambda: {n: remade.describe([f"src.{n}"])[f"src.{n}"] for n in TOPICS}}
+    relay = Relay(tmp_path, remade, **now)
+    for offset in range(4):
+        relay.ingest(offset)
+    relay.deliver()
+    again = Relay(tmp_path, remade, epoch=2, **now)
+    again.ingest(0, source=SOURCE._replace(topic="other"))
+    again.deliver()  # and lets go of the files that the target has
+    del remade.logs[TARGET], remade.ends[TARGET]
+    ids["src.orders"] = "another-id"
+    again.fan_out.doubt(remade.describe(["src.orders"]))
+    assert again.deliver() == values(*range(4))
 
 
 @pytest.mark.parametrize(

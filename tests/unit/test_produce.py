@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from samples import (
     FakeCluster,
     FakeMessage,
     Headers,
+    ListSender,
     bronze_batch,
     bronze_row,
     errand,
@@ -36,6 +39,7 @@ from mirrorlake.produce import (
     Slice,
     _checked_ends,
     _prove,
+    deliver,
     header_lists,
     most_bytes,
     note,
@@ -233,6 +237,7 @@ def test_an_outcome_survives_json() -> None:
         [(5, 2000, TOO_LARGE)],
         [(6, 2)],
         103,
+        6,
         "DeliveryDoubt: x\n  next: y",
     )
     assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
@@ -296,6 +301,52 @@ def test_a_log_that_does_not_end_where_expected_is_doubt_unless_others_write_the
     with pytest.raises(DeliveryDoubt):
         _checked_ends(cluster, [slice_of(expected_end=3)])
     assert TopicPartition("src.orders", 0) == TARGET
+
+
+# --- a task ---
+
+
+def work(slice_: Slice, *batches: Sequence[int]) -> tuple[Slice, Callable[[], Iterable[pa.RecordBatch]]]:
+    return slice_, lambda: [bronze_batch(bronze_row(offset, slice_.source) for offset in batch) for batch in batches]
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """A cluster that refuses the record of offset 2."""
+    cluster = FakeCluster()
+    monkeypatch.setattr(produce, "Sender", lambda _errand: ListSender(cluster, [b"v2"]))
+    yield cluster
+    produce._senders.clear()
+
+
+def test_a_task_ends_at_a_refused_record_so_that_it_is_known_before_anything_follows(logs: FakeCluster) -> None:
+    careful = replace(slice_of(until=5), carefully=True)
+    (outcome,) = deliver(errand(dead_letters=True), [work(careful, [0, 1, 2], [3, 4])])
+    assert (outcome.error, outcome.runs, outcome.until) == ("", [Run(0, 0, 2)], 3)
+    assert [offset for offset, _, _ in outcome.refused] == [2]
+    assert [message.value() for message in logs.logs[TARGET]] == [b"v0", b"v1"]
+
+
+def test_a_refused_record_takes_nothing_of_its_neighbours_along(logs: FakeCluster) -> None:
+    """Its producer is given up; what the others of the task handed to it must have arrived."""
+    before, after = (
+        replace(slice_of(), source=SOURCE._replace(partition=n), target=TARGET._replace(partition=n)) for n in (1, 2)
+    )
+    careful = replace(slice_of(), carefully=True)
+    outcomes = deliver(errand(dead_letters=True), [work(before, [0, 1, 3]), work(careful, [2]), work(after, [0, 1, 3])])
+    assert [outcome.error for outcome in outcomes] == ["", "", ""]
+    assert [sum(run.count for run in outcome.runs) for outcome in outcomes] == [3, 0, 3]
+
+
+@pytest.mark.usefixtures("logs")
+@pytest.mark.parametrize(
+    "batches", [[[0, 1], [1]], [[0, 3], [1]], [[0, 0]], [[0, 3, 1]]], ids=["again", "back", "twice", "back inside"]
+)
+def test_offsets_that_do_not_rise_are_not_sent(batches: list[list[int]]) -> None:
+    (outcome,) = deliver(errand(), [work(slice_of(until=9), *batches)])
+    assert outcome.error.startswith("DeliveryDoubt")
+    assert "came after" in outcome.error
+    assert not outcome.runs
 
 
 # --- the deadline ---
