@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read, fetch_files, plan
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
+from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, is_same_topic
 from mirrorlake.records import SourcePartition, TopicPartition
 from mirrorlake.session import on_workers
 from mirrorlake.streams import StreamId, reporting
@@ -396,8 +396,6 @@ class Ingest:
         return diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
 
 
-ABSENT_SECONDS = 5.0
-"""A topic that nobody knows for so long is gone; a broker that has just started may not know it for a moment."""
 SOURCE_TUNING = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(4 << 20),

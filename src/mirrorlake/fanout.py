@@ -33,7 +33,7 @@ from mirrorlake.errors import (
     from_text,
 )
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
+from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, await_stable_ends
 from mirrorlake.lease import await_no_producers
 from mirrorlake.ledger import BASELINE, END, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
 from mirrorlake.produce import Errand, Outcome, Slice
@@ -556,7 +556,8 @@ class FanOut:
         self._recovered = True
 
     def _check_topic_ids(self) -> None:
-        seen = self.cluster.describe(p.target_partition.topic for p in self.book.positions.values())
+        asked = {p.target_partition.topic for p in self.book.positions.values()}
+        seen = self.cluster.describe_patiently(asked, ABSENT_SECONDS)
         remade = {
             source: position for source, position in self.book.positions.items() if is_another_topic(position, seen)
         }

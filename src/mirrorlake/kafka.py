@@ -69,6 +69,8 @@ _OLD_FORMAT = KafkaError(KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT).str()
 _UNKNOWN_SETTING = re.compile(r"Unknown topic config name: ([\w.-]+)")
 _T = TypeVar("_T")
 
+ABSENT_SECONDS = 5.0
+"""A topic that nobody knows for so long is gone; a broker that has just started may not know it for a moment."""
 READER_GROUP = "mirrorlake-reader"
 SILENT_SECONDS = 30.0
 """Of consumers that read ranges; it commits nothing."""

@@ -129,6 +129,9 @@ class FakeCluster:
     def log_ends(self, partitions: Iterable[TopicPartition], committed: bool = False) -> dict[TopicPartition, int]:
         return {at: self.ends.get(at, 0) for at in partitions}
 
+    def describe_patiently(self, topics: Iterable[str], _patience_seconds: float) -> dict[str, TopicInfo]:
+        return self.describe(topics)
+
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
         return {topic: TopicInfo(topic, "target-id", 1, 1) for topic in topics}
 
