@@ -22,14 +22,14 @@ from mirrorlake.config import Flow, Target
 from mirrorlake.consumers import Consumers
 from mirrorlake.errors import DataAtRisk, TopicMissing
 from mirrorlake.kafka import Cluster, TopicInfo, await_stable_ends
-from mirrorlake.lease import hold
+from mirrorlake.lease import hold_flow
 from mirrorlake.ledger import ADOPTED, BASELINE, Entry, relay_entries
 from mirrorlake.ledger import read as read_ledger
 from mirrorlake.links import Storage
 from mirrorlake.records import INCIDENTS, LEDGER, SourcePartition, TopicPartition, runs_from_pairs, spans
 from mirrorlake.tables import ensure_ops
 from mirrorlake.topics import fit_names, flow_topics
-from mirrorlake.world import now, storage_root
+from mirrorlake.world import Say, now, silent, storage_root
 
 WINDOW = 200_000  # records of a partition's end that are aligned
 STABLE_SECONDS = 2.0
@@ -251,11 +251,12 @@ def _refusal(found: Alignment, noted: int | None, target_end: int) -> str:
 # --- doing ---
 
 
-def adopt(taking: Taking) -> list[Adoption]:
+def adopt(taking: Taking, say: Say = silent) -> list[Adoption]:
     """Hold the flow, look again, then write baselines, places and what MM2 left twice."""
     storage, flow = taking.storage, taking.flow
     ensure_ops(storage.tables, storage.config.storage.ops_schema)
-    with hold(storage_root(storage.config), flow.name) as lease:
+    root = storage_root(storage.config)
+    with hold_flow(storage.config.storage, root, storage.tables, flow.name, say) as lease:
         plan = taking.plan()
         for each in plan:
             if each.refusal:

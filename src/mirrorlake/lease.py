@@ -3,6 +3,10 @@
 On one machine the operating system's locks are the fence: they are given up by the kernel at the instant the
 holder dies, and a folder gives Delta none. The runner holds `leases/<flow>.lock`; every process that produces
 holds a shared lock on `locks/<flow>@<target>.lock`, so that a new runner outlives the rest of a killed one.
+
+On an object store the lease is a row that one commit can win, and signs of life after it. No two machines' clocks are
+compared: who holds it counts from before his last sign, who wants it from when he has seen that one, so the first has
+ended before the second begins.
 """
 
 from __future__ import annotations
@@ -13,26 +17,42 @@ import glob
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
+from mirrorlake.config import Storage
 from mirrorlake.errors import DataAtRisk, LeaseHeld, StateMismatch, StorageUnreachable
 from mirrorlake.records import LEASES
-from mirrorlake.tables import Tables
+from mirrorlake.tables import FolderTables, Tables
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lease:
     """The right to write a flow; `epoch` grows with every holder and goes into ledger and headers."""
 
     flow: str
     epoch: int
+
+    def require_valid(self) -> None:
+        """Before anything is sent. A lock is ours for as long as we live."""
+
+
+def hold_flow(
+    storage: Storage, root: Path, tables: Tables, flow: str, say: Callable[[str], None] = lambda _text: None
+) -> contextlib.AbstractContextManager[Lease]:
+    """Hold the flow where its storage is: in a table of the catalog, or by a lock of this machine."""
+    if not storage.catalog:
+        return hold(root, flow, f"{storage.ops_schema}.ledger")
+    owner = f"process {os.getpid()} on {socket.gethostname()}, run {uuid.uuid4()}"
+    return hold_in_table(tables, f"{storage.ops_schema}.leases", flow, owner, say)
 
 
 def _lock_path(root: Path, flow: str) -> Path:
@@ -81,12 +101,12 @@ def _lock_within(file: IO[str], how: int, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def hold(root: Path, flow: str) -> Iterator[Lease]:
+def hold(root: Path, flow: str, ledger: str = "ops.ledger") -> Iterator[Lease]:
     """Hold the flow, or say who does."""
     with _open(_lock_path(root, flow)) as file:
         if not _lock_within(file, fcntl.LOCK_EX, _LOOK_SECONDS):
             raise _held(root, flow)
-        yield _new_epoch(_lock_path(root, flow).with_suffix(".json"), flow)
+        yield _new_epoch(_lock_path(root, flow).with_suffix(".json"), flow, _ledger_epoch(root, ledger, flow))
 
 
 def _held(root: Path, flow: str) -> LeaseHeld:
@@ -102,8 +122,15 @@ def _describe(holder: dict[str, Any]) -> str:
     return f"process {holder.get('pid')} on {holder.get('host')}, since {since}, epoch {holder.get('epoch')}"
 
 
-def _new_epoch(path: Path, flow: str) -> Lease:
-    epoch = _read_json(path).get("epoch", 0) + 1
+def _ledger_epoch(root: Path, ledger: str, flow: str) -> int:
+    """The newest that was ever written down: the file may be lost, and a lower epoch sorts before older rows."""
+    tables = FolderTables(root)
+    epochs = tables.read(ledger, ["epoch"], flow=flow)["epoch"].to_pylist() if tables.exists(ledger) else []
+    return max(epochs, default=0)
+
+
+def _new_epoch(path: Path, flow: str, known: int) -> Lease:
+    epoch = max(_read_json(path).get("epoch", 0), known) + 1
     holder = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
     replaced = path.with_suffix(".tmp")
     with replaced.open("w") as file:
@@ -179,60 +206,162 @@ def exclusive(path: Path, timeout_seconds: float = 60) -> Iterator[None]:
 # --- where there is no machine to share a lock on ---
 
 LEASE_SECONDS = 60.0
+"""How long a lease may go without a sign before somebody else takes it."""
+SIGNS = 4
+"""So many in this time; without three of them its holder sends no more, and what he has begun has time to end."""
 
 
 @contextlib.contextmanager
 def hold_in_table(
-    tables: Tables, name: str, flow: str, owner: str, seconds: float = LEASE_SECONDS
+    tables: Tables,
+    name: str,
+    flow: str,
+    owner: str,
+    say: Callable[[str], None] = lambda _text: None,
+    seconds: float = LEASE_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[TableLease]:
-    """Hold the flow by a Delta commit that only one can win; kept alive by heartbeats, given up by an empty owner."""
-    newest = _newest(tables, name, flow)
-    if newest and newest["owner"] and _age_seconds(newest) < seconds:
-        raise LeaseHeld(
-            f"flow {flow} is run by another runner: {newest['owner']}, epoch {newest['epoch']}",
-            f"stop that one first; if it crashed, its lease ends {seconds:.0f} s after its last sign of life",
-        )
-    lease = TableLease(flow, (newest["epoch"] if newest else 0) + 1, tables, name, owner)
+    """Hold the flow by a Delta commit that only one can win; kept alive by a thread, given up by an empty owner."""
+    before = _await_silence(tables, name, flow, say, seconds, clock, sleep)
+    lease = TableLease(flow, before.epoch + 1, tables, name, owner, seconds, clock)
     lease.claim()
     try:
-        yield lease
-    finally:
-        lease.beat(owner="")
+        with _beating(lease):
+            if read_signs(tables, name, flow).count > before.count + 1:
+                # A last sign came while we claimed: whoever gave it may send until he sees us.
+                sleep(seconds)
+            yield lease
+    except BaseException:
+        # What ended us says more than a storage that is gone.
+        with contextlib.suppress(Exception):
+            lease.give_up()
+        raise
+    lease.give_up()
 
 
 @dataclass(frozen=True)
+class Signs:
+    """What the table says of a flow's lease. It is counted, not dated: clocks of other machines may be wrong."""
+
+    epoch: int = 0
+    owner: str = ""
+    """Empty where it was given up."""
+    count: int = 0
+
+
+def read_signs(tables: Tables, name: str, flow: str) -> Signs:
+    rows = tables.read(name, ["epoch", "owner"], flow=flow).to_pylist()
+    epoch = max((row["epoch"] for row in rows), default=0)
+    owners = {row["owner"] for row in rows if row["epoch"] == epoch}
+    return Signs(epoch, "" if "" in owners else "".join(owners), len(rows))
+
+
+def _await_silence(
+    tables: Tables,
+    name: str,
+    flow: str,
+    say: Callable[[str], None],
+    seconds: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> Signs:
+    """The lease as it was left. One that was not given up may be a crashed runner's: it is, if it gives no sign."""
+    seen = read_signs(tables, name, flow)
+    if not seen.owner:
+        return seen
+    say(f"flow {flow}: {seen.owner} has not given up the lease: waiting {seconds:.0f} s for a sign that it lives")
+    until = clock() + seconds
+    while clock() < until:
+        sleep(seconds / 30)
+        if (now := read_signs(tables, name, flow)).count != seen.count:
+            return _given_up(flow, now, seconds)
+    say(f"flow {flow}: it gave none: taking the lease over")
+    return seen
+
+
+def _given_up(flow: str, seen: Signs, seconds: float) -> Signs:
+    if seen.owner:
+        raise LeaseHeld(
+            f"flow {flow} is run by another runner: {seen.owner}, epoch {seen.epoch}",
+            f"stop that one first; if it crashed, its lease ends {seconds:.0f} s after its last sign of life",
+        )
+    return seen
+
+
+@dataclass
 class TableLease(Lease):
-    """A lease that lives in a table; whoever holds it calls `beat` well before it ends."""
+    """A lease that lives in a table, and ends by itself."""
 
     tables: Tables
     name: str
     owner: str
+    seconds: float = LEASE_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    _valid_until: float = field(default=float("-inf"), init=False)
+    _overtaken: bool = field(default=False, init=False)
+    _trouble: str = field(default="", init=False)
+    """Why the last sign could not be given."""
 
     def claim(self) -> None:
         """Two may write the same epoch, but one write counts: Delta takes a transaction id and version once."""
-        self.tables.append_once(self.name, self._row(self.owner), f"mirrorlake:lease:{self.flow}", self.epoch)
-        self.check()
+        begun, txn_app_id = self.clock(), f"mirrorlake:lease:{self.flow}"
+        self.tables.append_once(self.name, self._row(self.owner), txn_app_id, self.epoch)
+        self._renew(begun)
 
-    def beat(self, owner: str | None = None) -> None:
-        self.check()
-        self.tables.append(self.name, self._row(self.owner if owner is None else owner))
+    def beat(self) -> None:
+        """A sign of life. It counts from before it was written, and only if nobody took the lease until after it."""
+        begun = self.clock()
+        self.tables.append(self.name, self._row(self.owner))
+        self._renew(begun)
 
-    def check(self) -> None:
+    def give_up(self) -> None:
+        self._check()
+        self.tables.append(self.name, self._row(""))
+
+    def beat_until(self, over: threading.Event) -> None:
+        """A storage that is away for a moment is tried again; for how long, the lease itself says."""
+        while not over.wait(self.seconds / SIGNS) and not self._overtaken:
+            try:
+                self.beat()
+            except Exception as error:
+                self._trouble = str(error).partition("\n")[0]
+
+    def require_valid(self) -> None:
+        if self._overtaken:
+            raise self._lost()
+        if self.clock() > self._valid_until:
+            raise StorageUnreachable(
+                f"flow {self.flow}: the lease could not be renewed in time: {self._trouble or 'no answer'}",
+                f"is {self.name} there, and may we write? run again: it recovers and goes on",
+            )
+
+    def _renew(self, begun: float) -> None:
+        self._check()
+        self._valid_until = begun + self.seconds * (SIGNS - 1) / SIGNS
+
+    def _check(self) -> None:
         """Are we still the newest holder?"""
-        newest = _newest(self.tables, self.name, self.flow)
-        if newest is None or (newest["epoch"], newest["owner"]) != (self.epoch, self.owner):
-            raise LeaseHeld(f"flow {self.flow}: another runner took the lease", "this runner must end")
+        newest = read_signs(self.tables, self.name, self.flow)
+        self._overtaken = (newest.epoch, newest.owner) != (self.epoch, self.owner)
+        if self._overtaken:
+            raise self._lost()
+
+    def _lost(self) -> LeaseHeld:
+        return LeaseHeld(f"flow {self.flow}: another runner took the lease", "this runner must end")
 
     def _row(self, owner: str) -> pa.Table:
         row = {"flow": self.flow, "epoch": self.epoch, "owner": owner, "at": datetime.now(timezone.utc)}
         return pa.Table.from_pylist([row], schema=LEASES)
 
 
-def _newest(tables: Tables, name: str, flow: str) -> dict[str, Any] | None:
-    rows = tables.read(name, flow=flow).to_pylist()
-    newest: dict[str, Any] | None = max(rows, key=lambda row: (row["epoch"], row["at"]), default=None)
-    return newest
-
-
-def _age_seconds(row: dict[str, Any]) -> float:
-    return float((datetime.now(timezone.utc) - row["at"]).total_seconds())
+@contextlib.contextmanager
+def _beating(lease: TableLease) -> Iterator[None]:
+    over = threading.Event()
+    thread = threading.Thread(target=lease.beat_until, args=(over,), name=f"lease of {lease.flow}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(lease.seconds)

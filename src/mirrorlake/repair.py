@@ -3,30 +3,46 @@
 Three causes, two cures. A topic that was made anew or that lost its end gets a new baseline, and the relay fills it
 from there. Records in the middle (dead letters whose cause is gone, holes that an audit found) are sent after what is
 there: late, but in their order.
+
+Each is written down as soon as it is there. What a killed process sent and did not write down is looked for first, so
+that it is not sent again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import pyarrow as pa
+from functools import partial
+from typing import Any, cast
 
 from mirrorlake.audit import MISSING_ON_TARGET, TargetSide, audit_target
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import Undeliverable, from_text
+from mirrorlake.fanout import FanOut, Outbox
 from mirrorlake.inspection import Stored, stored_relays
 from mirrorlake.kafka import Cluster, TopicInfo
-from mirrorlake.lease import await_no_producers, hold, producer_locks
-from mirrorlake.ledger import BASELINE, REPAIR, SKIP, Entry, Position, relay_entries
-from mirrorlake.produce import Errand, Outcome, Slice, deliver
-from mirrorlake.records import LEDGER, SourcePartition, TopicPartition, spans
-from mirrorlake.relay import make_errand, record_limit
-from mirrorlake.tables import Tables
+from mirrorlake.lease import Lease, await_no_producers, hold_flow, producer_locks
+from mirrorlake.ledger import (
+    BASELINE,
+    RELAY,
+    REPAIR,
+    SKIP,
+    Book,
+    Entry,
+    LedgerWriter,
+    Position,
+    in_order,
+    relay_entries,
+)
+from mirrorlake.produce import Errand, Outcome, Slice, deliver, own_records
+from mirrorlake.readers import Bronze
+from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
+from mirrorlake.relay import Writings, make_errand, record_limit
+from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import Looker, Wish, make_topics, plan_target
-from mirrorlake.world import now, reach, storage_root
+from mirrorlake.world import Say, World, reach, silent, storage_root
 
 DEAD_LETTER = "dead letter"
 
@@ -72,6 +88,12 @@ class RepairPlan:
 
 def plan_repair(stored: Stored, target: str, cluster: Cluster) -> RepairPlan:
     """What the target misses now. Changes nothing."""
+    refills, sound = _sort_out(stored, target, cluster)
+    return RepairPlan(stored.flow.name, target, refills, _resends(stored, target, cluster, sound))
+
+
+def _sort_out(stored: Stored, target: str, cluster: Cluster) -> tuple[list[Refill], dict[SourcePartition, Position]]:
+    """What has to begin anew, and the positions of the rest."""
     book, entries = stored.book(target), stored.entries[target]
     topics = cluster.describe({p.target_partition.topic for p in book.positions.values()})
     ends = _ends(cluster, topics, book.positions.values())
@@ -81,8 +103,7 @@ def plan_repair(stored: Stored, target: str, cluster: Cluster) -> RepairPlan:
         if (refill := _refill(stored, source, position, topics, ends, entries))
     ]
     refilled = {refill.source for refill in refills}
-    sound = {source: position for source, position in book.positions.items() if source not in refilled}
-    return RepairPlan(stored.flow.name, target, refills, _resends(stored, target, cluster, sound))
+    return refills, {source: position for source, position in book.positions.items() if source not in refilled}
 
 
 def _ends(
@@ -144,15 +165,18 @@ def _missing(
 
 
 def open_dead_letters(entries: Iterable[Entry]) -> list[int]:
-    """Source offsets that were set aside and not sent since."""
-    aside, sent = set[int](), set[int]()
-    for entry in entries:
-        offsets = range(entry.source_first, entry.source_last + 1)
-        if entry.kind == SKIP and entry.reason.startswith(DEAD_LETTER):
-            aside.update(offsets)
-        elif entry.kind == REPAIR:
-            sent.update(offsets)
-    return sorted(aside - sent)
+    """Source offsets that were set aside and not sent since: by a repair, or with all else to a topic made anew."""
+    aside = set[int]()
+    for entry in in_order(entries):
+        if _sets_aside(entry):
+            aside.update(range(entry.source_first, entry.source_last + 1))
+        elif entry.kind in (REPAIR, RELAY):
+            aside = {offset for offset in aside if not entry.source_first <= offset <= entry.source_last}
+    return sorted(aside)
+
+
+def _sets_aside(entry: Entry) -> bool:
+    return entry.kind == SKIP and entry.reason.startswith(DEAD_LETTER)
 
 
 # --- applying ---
@@ -168,71 +192,152 @@ def make_repairs(
 
 
 def apply_repairs(
-    config: Config, flow: Flow, target: Target, clusters: Mapping[str, Cluster], tables: Tables
-) -> list[RepairPlan]:
-    """Hold the flow, look again, then mend. The runner must be stopped: there is one writer."""
-    root = storage_root(config)
-    with hold(root, flow.name) as lease:
-        for lock in producer_locks(root, flow.name, target.cluster):
-            await_no_producers(lock, 60)
-        ids = reach(clusters)
-        plans = make_repairs(config, flow, target, clusters, tables)
-        for stored, plan in plans:
-            errand = make_errand(config, root, flow, target, stored.spec.table, ids, lease.epoch)
-            _apply(config, stored, plan, target, clusters, tables, errand)
-    return [plan for _, plan in plans]
-
-
-def _apply(
     config: Config,
-    stored: Stored,
-    plan: RepairPlan,
+    flow: Flow,
     target: Target,
     clusters: Mapping[str, Cluster],
     tables: Tables,
-    errand: Errand,
-) -> None:
-    cluster, ledger = clusters[target.cluster], f"{config.storage.ops_schema}.ledger"
-    _ensure_topics(config, plan, target, clusters[stored.flow.source], cluster)
-    entries = [_baseline(errand, refill, cluster) for refill in plan.refills]
-    for resend in plan.resends:
-        entries += _resend(config, stored, resend, cluster, errand)
-    if entries:
-        tables.append(ledger, pa.Table.from_pylist([entry.row(now()) for entry in entries], schema=LEDGER))
+    say: Say = silent,
+) -> list[RepairPlan]:
+    """Hold the flow, recover, look again, then mend. The runner must be stopped: there is one writer."""
+    root, ledger = storage_root(config), f"{config.storage.ops_schema}.ledger"
+    ensure_ops(tables, config.storage.ops_schema)
+    with contextlib.ExitStack() as stack:
+        lease = stack.enter_context(hold_flow(config.storage, root, tables, flow.name, say))
+        for lock in producer_locks(root, flow.name, target.cluster):
+            await_no_producers(lock, 60)
+        writer = stack.enter_context(contextlib.closing(LedgerWriter(tables, ledger, commit_seconds=0)))
+        mender = Mender(config, flow, target, clusters, tables, reach(clusters), lease, writer)
+        for stored in stored_relays(config, tables, flow, clusters[flow.source]):
+            mender.recover(stored)
+        plans = make_repairs(config, flow, target, clusters, tables)
+        for stored, plan in plans:
+            mender.mend(stored, plan)
+    return [plan for _, plan in plans]
 
 
-def _ensure_topics(config: Config, plan: RepairPlan, target: Target, source: Cluster, cluster: Cluster) -> None:
-    names = {refill.source.topic: refill.target.topic for refill in plan.refills}
-    wish = Wish(target, limits(config.clusters[target.cluster]), source.alias, names)
-    make_topics(cluster, target, plan_target(wish, Looker(source, cluster, wish)(source.describe(names))))
+@dataclass(frozen=True)
+class Mender:
+    """One target of a flow that we hold."""
+
+    config: Config
+    flow: Flow
+    target: Target
+    clusters: Mapping[str, Cluster]
+    tables: Tables
+    ids: dict[str, str]
+    lease: Lease
+    ledger: LedgerWriter
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.clusters[self.target.cluster]
+
+    def _errand(self, stored: Stored) -> Errand:
+        root, table = storage_root(self.config), stored.spec.table
+        return make_errand(self.config, root, self.flow, self.target, table, self.ids, self.lease.epoch)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        self.ledger.add(entries)
+        self.ledger.flush()
+
+    # --- after a killed process ---
+
+    def recover(self, stored: Stored) -> None:
+        """What was sent and not written down: by a repair first, so that it is not taken for duplicates of a run."""
+        book = Book(_sort_out(stored, self.target.cluster, self.cluster)[1])
+        for source, position in book.positions.items():
+            entries = self._landed(stored, source, position)
+            self._write(entries)
+            for entry in entries:
+                book.apply(entry)
+        self._fan_out(stored, book).recover()
+
+    def _landed(self, stored: Stored, source: SourcePartition, position: Position) -> list[Entry]:
+        """Dead letters that are there, although the ledger says that they wait."""
+        mine = [entry for entry in stored.entries[self.target.cluster] if entry.source == source]
+        waiting, at = set(open_dead_letters(mine)), position.target_partition
+        if not waiting:
+            return []
+        first = min(entry.target_end for entry in mine if _sets_aside(entry))
+        begin, end = max(first, self.cluster.log_starts([at])[at]), self.cluster.log_ends([at])[at]
+        places: dict[int, int] = {}
+        for offset, place in own_records(self._errand(stored), source, self.cluster.read_range(at, begin, end)):
+            if offset in waiting:
+                places.setdefault(offset, place)
+        runs = runs_from_pairs(places.items())
+        return self._entries(source, position, runs, _reach(position.target_end, runs), DEAD_LETTER)
+
+    def _fan_out(self, stored: Stored, book: Book) -> FanOut:
+        """As a run would begin: it only recovers, and for that it reads."""
+        spark = getattr(self.tables, "spark", None)  # a folder is read without
+        world = World(self.config, storage_root(self.config), spark, self.tables, self.clusters, self.ids, {})
+        writings = Writings(world, self.flow.name)
+        return FanOut(
+            self._errand(stored),
+            cast(Bronze, stored.files),
+            self.cluster,
+            self.ledger,
+            book,
+            Outbox(writings.incident, writings.dead_letters),
+            target_topics=dict,
+            limit_of=partial(record_limit, self.config, self.cluster),
+            paused=lambda _topic: False,
+            existing_records=self.target.existing_records,
+        )
+
+    # --- mending ---
+
+    def mend(self, stored: Stored, plan: RepairPlan) -> None:
+        self._ensure_topics(plan)
+        self._write([self._baseline(refill) for refill in plan.refills])
+        positions = stored.book(self.target.cluster).positions
+        for resend in plan.resends:
+            self._resend(stored, resend, positions[resend.source])
+
+    def _ensure_topics(self, plan: RepairPlan) -> None:
+        source, names = self.clusters[self.flow.source], {r.source.topic: r.target.topic for r in plan.refills}
+        wish = Wish(self.target, limits(self.config.clusters[self.target.cluster]), source.alias, names)
+        look = Looker(source, self.cluster, wish)(source.describe(names))
+        make_topics(self.cluster, self.target, plan_target(wish, look))
+
+    def _baseline(self, refill: Refill) -> Entry:
+        topic = self.cluster.describe([refill.target.topic])[refill.target.topic]
+        end = self.cluster.log_ends([refill.target])[refill.target]
+        return Entry(
+            self.flow.name, self.target.cluster, BASELINE, self.lease.epoch, refill.source, refill.next_offset,
+            refill.next_offset - 1, refill.target, topic.id, None, 0, end, f"repair: {refill.why}",
+        )  # fmt: skip
+
+    def _resend(self, stored: Stored, resend: Resend, position: Position) -> None:
+        """What went out is written down, also where a record after it is refused."""
+        self.lease.require_valid()
+        limit = record_limit(self.config, self.cluster, resend.target.topic)
+        errand = replace(self._errand(stored), limits={resend.source.topic: limit}, dead_letters=False)
+        end = self.cluster.log_ends([resend.target])[resend.target]
+        # With provenance it is read back; without it, a sole writer's log end proves it.
+        slice_ = Slice(resend.source, resend.first, resend.last + 1, resend.target, end, shared=errand.provenance)
+        (outcome,) = deliver(errand, [(slice_, partial(stored.files.read, resend.source, slice_.first, slice_.until))])
+        if outcome.error:
+            raise from_text(outcome.error)
+        self._write(self._entries(resend.source, position, outcome.runs, outcome.target_end, resend.why))
+        _refuse_again(resend, outcome, limit)
+
+    def _entries(
+        self, source: SourcePartition, position: Position, runs: Sequence[Run], target_end: int, why: str
+    ) -> list[Entry]:
+        template = Entry(
+            self.flow.name, self.target.cluster, REPAIR, self.lease.epoch, source, 0, 0, position.target_partition,
+            position.target_topic_id, None, 0, target_end, why,
+        )  # fmt: skip
+        return relay_entries(template, runs, target_end)
 
 
-def _baseline(errand: Errand, refill: Refill, cluster: Cluster) -> Entry:
-    topic = cluster.describe([refill.target.topic])[refill.target.topic]
-    end = cluster.log_ends([refill.target])[refill.target]
-    return Entry(
-        errand.flow, errand.target, BASELINE, errand.epoch, refill.source, refill.next_offset,
-        refill.next_offset - 1, refill.target, topic.id, None, 0, end, f"repair: {refill.why}",
-    )  # fmt: skip
-
-
-def _resend(config: Config, stored: Stored, resend: Resend, cluster: Cluster, errand: Errand) -> list[Entry]:
-    limit = record_limit(config, cluster, resend.target.topic)
-    able = replace(errand, limits={resend.source.topic: limit}, dead_letters=False)
-    end = cluster.log_ends([resend.target])[resend.target]
-    # With provenance it is read back; without it, a sole writer's log end proves it.
-    slice_ = Slice(resend.source, resend.first, resend.last + 1, resend.target, end, shared=errand.provenance)
-    read = lambda: stored.files.read(resend.source, resend.first, resend.last + 1)  # noqa: E731
-    (outcome,) = deliver(able, [(slice_, read)])
-    if outcome.error:
-        raise from_text(outcome.error)
-    _refuse_again(resend, outcome, limit)
-    topic_id = stored.book(errand.target).positions[resend.source].target_topic_id
-    template = Entry(
-        errand.flow, errand.target, REPAIR, errand.epoch, resend.source, 0, 0, resend.target, topic_id, None, 0,
-        outcome.target_end, resend.why,
-    )  # fmt: skip
-    return relay_entries(template, outcome.runs, outcome.target_end)
+def _reach(target_end: int, runs: Iterable[Run]) -> int:
+    """Up to where the log is known with these runs: what lies before a gap is still to be looked at."""
+    for run in sorted(runs, key=lambda run: run.target_first):
+        target_end = max(target_end, run.target_end) if run.target_first <= target_end else target_end
+    return target_end
 
 
 def _refuse_again(resend: Resend, outcome: Outcome, limit: int) -> None:

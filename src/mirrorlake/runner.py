@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import threading
 import time
-import uuid
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,21 +32,14 @@ from mirrorlake.errors import (
 )
 from mirrorlake.fanout import last_line
 from mirrorlake.groupkeeper import GroupKeeper
+from mirrorlake.inspection import register
 from mirrorlake.kafka import refusal_in
-from mirrorlake.lease import (
-    LEASE_SECONDS,
-    Lease,
-    TableLease,
-    await_no_producers,
-    hold,
-    hold_in_table,
-    producer_locks,
-)
+from mirrorlake.lease import Lease, await_no_producers, hold_flow, producer_locks
 from mirrorlake.ledger import LedgerWriter
 from mirrorlake.links import Storage
 from mirrorlake.records import SourcePartition
 from mirrorlake.relay import Relay
-from mirrorlake.tables import ensure_ops
+from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import refuse_misnamed
 from mirrorlake.topics import fit_names, flow_topics, relay_specs
 from mirrorlake.upkeep import Every, Upkeep
@@ -95,7 +87,7 @@ class Snapshot:
     delivered: int
     """Records since this runner started."""
     behind: int
-    """Records in bronze that are not delivered yet."""
+    """Records that are not delivered yet: in bronze, or at the source as of the newest sample."""
     waiting: str
 
 
@@ -113,14 +105,16 @@ class Run:
     keep_classes: bool = False
     """Have Java keep what it loaded, at the end of a run of which nobody minds the pace."""
     stopping: threading.Event = field(default_factory=threading.Event)
-    _beating: list[TableLease] = field(default_factory=list)
-    _heartbeat: Every = field(default_factory=lambda: Every(LEASE_SECONDS / 4))
-    _mourned: dict[str, Exception] = field(default_factory=dict)
+    _leases: list[Lease] = field(default_factory=list)
+    _mourned: set[tuple[str, str]] = field(default_factory=set)
+    """(Table, target) of which was said that it stopped."""
     _secrets: Path | None = None
     _refused: dict[str, Every] = field(default_factory=dict)
     """Table -> when to try again after the source refused us."""
     _refusals: Episodes = field(init=False)
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
+    _waits: Restarts = field(default_factory=lambda: Restarts(100, 600))
+    """After what passes by itself: a source may be away for hours, but not come and go twice a second."""
     _begun: float | None = None
     _asked_to_stop: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
@@ -157,31 +151,29 @@ class Run:
             for cluster in clusters.values():
                 # Spark keeps what it called back, and so all that a relay held, for as long as the process lives.
                 stack.callback(cluster.close)
-            leases = {} if self.config.storage.catalog else self._locks(stack, root, flows)
+            # Before Spark starts, where that can be: a second runner is refused at once.
+            leases = {} if self.config.storage.catalog else self._hold(stack, root, open_tables(self.config, root))
             self._secrets = secrets = stack.enter_context(secrets_folder(self.config))
             spark = self.spark or stack.enter_context(self._own_spark(root))
             tables = open_tables(self.config, root, spark)
             world = World(self.config, root, spark, tables, clusters, ids, self._options(secrets, many_machines(spark)))
             ensure_ops(tables, self.config.storage.ops_schema)
             with spark_explained(root):
-                self._run_relays(world, flows, leases or self._table_leases(stack, world, flows))
+                self._run_relays(world, flows, leases or self._hold(stack, root, tables))
 
-    def _locks(self, stack: contextlib.ExitStack, root: Path, flows: Sequence[Flow]) -> dict[str, Lease]:
-        """Held before Spark starts: a second runner is refused at once."""
-        return {flow.name: stack.enter_context(hold(root, flow.name)) for flow in flows}
+    def _hold(self, stack: contextlib.ExitStack, root: Path, tables: Tables) -> dict[str, Lease]:
+        """All flows at once: each may have to wait until a crashed runner's lease ends."""
 
-    def _table_leases(self, stack: contextlib.ExitStack, world: World, flows: Sequence[Flow]) -> dict[str, Lease]:
-        """Where there is no machine to share a lock on: kept alive by heartbeats."""
-        owner = f"process {os.getpid()} on {socket.gethostname()}, run {uuid.uuid4()}"
-        name = world.ops("leases")
-        held = {f.name: stack.enter_context(hold_in_table(world.tables, name, f.name, owner)) for f in flows}
-        self._beating = list(held.values())
-        return dict(held)
+        def enter(flow: str) -> Lease:
+            return stack.enter_context(hold_flow(self.config.storage, root, tables, flow, self.say))
 
-    def _beat(self) -> None:
-        if self._beating and self._heartbeat.due():
-            for lease in self._beating:
-                lease.beat()
+        with ThreadPoolExecutor(len(self.config.flows)) as pool:
+            self._leases = list(pool.map(enter, self.config.flows))
+        return {lease.flow: lease for lease in self._leases}
+
+    def _require_leases(self) -> None:
+        for lease in self._leases:
+            lease.require_valid()
 
     @contextlib.contextmanager
     def _own_spark(self, root: Path) -> Iterator[SparkSession]:
@@ -211,12 +203,15 @@ class Run:
         keepers = [Upkeep(world, flow, target, self.say) for flow in flows for target in flow.targets]
         group_keepers = self._group_keepers(world, flows, ledger, relays)
         try:
-            for keeper in keepers:
-                self._tolerantly(keeper.beat)
             for flow in flows:
                 relays += self._make_relays(world, flow, leases[flow.name], ledger)
             for relay in relays:
+                relay.look()
+            for keeper in keepers:
+                self._tolerantly(keeper.beat)
+            for relay in relays:
                 self._start(relay)
+            self._make_views(world, relays)
             self._keep_up([*keepers, *group_keepers] if not self.once else keepers)
             self._drain(relays) if self.once else self._control(world, relays)
             if self.once:
@@ -231,14 +226,16 @@ class Run:
             self._stop(world, relays, ledger, reason)
 
     def _stop(self, world: World, relays: Sequence[Relay], ledger: LedgerWriter, reason: str) -> None:
+        """A clean stop is what the next run trusts: nothing of us can land any more, and the ledger has all of it."""
         self.say("stopping")
         self._asked_to_stop = self.stopping.is_set()
         self._over.set()
-        for relay in relays:
-            relay.stop()
+        ended = [relay.stop() for relay in relays]
         self._sample(world, relays, quietly=True)
-        self._write_status(world, relays, "failed" if reason else "stopped", reason)
+        self._write_status(world, relays, "failed", reason)
         ledger.close()
+        if not reason:
+            self._write_status(world, relays, "stopped" if all(ended) else "failed")
 
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
         known = world.clusters[flow.source].topic_names() if flow.patterns else flow.topics
@@ -270,9 +267,14 @@ class Run:
         targets = ", ".join(target.cluster for target in relay.flow.targets)
         self.say(f"flow {relay.flow.name}: {relay.spec.describe()} -> {relay.spec.table} -> {targets}")
         relay.prepare()
-        relay.start_ingest()
         if not self.once:
-            relay.start_fan_outs()
+            relay.start_fan_outs()  # what bronze holds can go while Spark's source is made
+        relay.start_ingest()
+
+    def _make_views(self, world: World, relays: Sequence[Relay]) -> None:
+        """Where Spark's catalog outlives us its views are kept up; a folder's are made by whoever queries it."""
+        if self.config.storage.catalog:
+            register(world.spark, self.config, world.tables, {relay.spec.table: relay.topics for relay in relays})
 
     # --- upkeep ---
 
@@ -335,7 +337,7 @@ class Run:
         threads = [thread for relay in relays for thread in self._deliver_all(relay)]
         while any(thread.is_alive() for thread in threads):
             time.sleep(0.05)
-            self._beat()
+            self._require_leases()
             self._show(relays)
 
     def _deliver_all(self, relay: Relay) -> list[threading.Thread]:
@@ -360,13 +362,17 @@ class Run:
             if arrivals.due():
                 self._tolerantly(lambda: self._meet_late_targets(relays))
             if refresh.due():
-                self._tolerantly(lambda: self._refresh(relays))
+                self._tolerantly(lambda: self._refresh(world, relays))
             if sample.due():
                 self._sample(world, relays)
             self._write_status(world, relays, "running")
-            for relay in relays:
-                if relay.pauses.changed():
-                    relay.kick()
+            self._go_on_after_pauses(relays)
+
+    def _go_on_after_pauses(self, relays: Sequence[Relay]) -> None:
+        changed = {pauses for pauses in {relay.pauses for relay in relays} if pauses.changed()}
+        for relay in relays:
+            if relay.pauses in changed:
+                relay.kick()
 
     def _meet_late_targets(self, relays: Sequence[Relay]) -> None:
         """Targets that were away when we started."""
@@ -376,8 +382,9 @@ class Run:
                 self.say(f"target {target.cluster} of flow {relay.flow.name} is there now")
             relay.start_fan_outs()
 
-    def _refresh(self, relays: list[Relay]) -> None:
+    def _refresh(self, world: World, relays: list[Relay]) -> None:
         """New topics and partitions. Where a template gives matched topics a table each, a new topic is a new relay."""
+        before = [relay.topics for relay in relays]
         for relay in relays:
             relay.refresh()
         elders = {relay.flow.name: relay for relay in relays if relay.flow.patterns}
@@ -387,7 +394,10 @@ class Run:
                 if spec.table not in tables:
                     self._refuse_names(elder.flow, known)
                     relays.append(elder.sibling(spec))
+                    relays[-1].look()
                     self._start(relays[-1])
+        if [relay.topics for relay in relays] != before:
+            self._make_views(world, relays)
 
     def _tolerantly(self, act: Callable[[], object]) -> None:
         """What passes by itself must not stop the flow, nor a password that is being changed; it is tried again."""
@@ -398,7 +408,7 @@ class Run:
 
     def _tend(self, relays: Sequence[Relay], patience: float = float("inf")) -> None:
         """Start again what passes by itself; a target that stopped for good is said, and the others go on."""
-        self._beat()
+        self._require_leases()
         for relay in relays:
             relay.find_failures()
             if relay.ingest_failure is not None:
@@ -408,8 +418,8 @@ class Run:
             for fault in relay.dead.values():
                 if isinstance(fault, TopicRemade):
                     raise fault
-            for target in relay.dead.keys() - self._mourned.keys():
-                self._mourned[target] = relay.dead[target]
+            for target in [dead for dead in relay.dead if (relay.spec.table, dead) not in self._mourned]:
+                self._mourned.add((relay.spec.table, target))
                 self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")
         if relays and all(len(relay.dead) == len(relay.flow.targets) for relay in relays):
             self._raise_dead(relays)
@@ -430,7 +440,8 @@ class Run:
             return
         try:
             relay.source.cluster_id()
-            if not refused and not self._restarts.allowed(relay.spec.table):
+            tries = self._waits if isinstance(failure, Transient) else self._restarts
+            if not refused and not tries.allowed(relay.spec.table):
                 raise _unknown(relay, failure)
             self.say(f"flow {relay.flow.name}: ingest to {relay.spec.table} starts again: {last_line(failure)}")
             if self._secrets:
@@ -561,5 +572,9 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
     if fan_out is None:
         why = "waiting for ingest" if target in relay.world.cluster_ids else "away since the start"
         return Snapshot(flow, table, target, 0, 0, why)
-    waiting = f"stopped: {_explained(relay, target).what}" if target in relay.dead else fan_out.progress.waiting
-    return Snapshot(flow, table, target, fan_out.progress.records, fan_out.behind(), waiting)
+    waiting = fan_out.progress.waiting
+    if relay.ingest_failure is not None:
+        waiting = f"ingest: {last_line(relay.ingest_failure)}"
+    if target in relay.dead:
+        waiting = f"stopped: {_explained(relay, target).what}"
+    return Snapshot(flow, table, target, fan_out.progress.records, relay.behind(target), waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -217,12 +218,15 @@ class Command:
         self.process.send_signal(number)
 
 
-def run_command(output: Path, *arguments: str, environment: dict[str, str] | None = None) -> Command:
-    with output.open("w") as file:
+def run_command(
+    output: Path, *arguments: str, environment: dict[str, str] | None = None, errors: Path | None = None
+) -> Command:
+    """What it says on stderr goes to `errors`, or where that is not asked for between the rest."""
+    with output.open("w") as file, errors.open("w") if errors else contextlib.nullcontext() as other:
         process = subprocess.Popen(
             [sys.executable, "-m", "mirrorlake.cli", *arguments],
             stdout=file,
-            stderr=subprocess.STDOUT,
+            stderr=other or subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -43,16 +44,38 @@ def test_it_is_refused_in_one_paragraph(
     assert not (flow.root / "tables" / "bronze").exists(), "nothing half-made"
 
 
+def test_a_topic_that_is_not_there_keeps_those_beside_it_from_being_made(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    """All topics of a flow are looked at before anything is made for one of them."""
+    records.create("source", topic)
+    records.send("source", topic, records.numbered(3))
+    flow = make_flow([topic, f"{topic}.missing"], ["target", "hubs"])
+    code, said = finish(flow.start("--once"))
+    assert code == 3, said
+    assert f"{topic}.missing" in said
+    assert "next:" in said
+    assert "Traceback" not in said
+    assert not (flow.root / "tables" / "bronze").exists()
+    for target in flow.targets:
+        assert not records.cluster(target).describe([f"source.{topic}", f"source.{topic}.missing"])
+
+
 def test_a_checkpoint_of_another_flow_is_refused(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
     records.create("source", topic)
     records.send("source", topic, records.numbered(3))
     flow = make_flow([topic])
     flow.run_once()
     mark = next((flow.root / "checkpoints" / "flow").glob("ingest.*/g0.json"))
-    mark.write_text(mark.read_text().replace('"source"', '"elsewhere"', 1).replace(': "source"', ': "elsewhere"'))
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "flow": "another"}))
+    records.send("source", topic, records.numbered(3, first=3))
     code, said = finish(flow.start("--once"))
     assert code == 4, said
     assert "belongs to something other" in said
+    assert "its flow is another, this flow's is flow" in said
+    assert "next: use another --root" in said
+    assert "Traceback" not in said
+    assert records.read("target", f"source.{topic}")[0] == records.numbered(3), "nothing was sent"
 
 
 def test_missing_java_is_told_with_the_command(make_flow: Callable[..., Flow], records: Records, topic: str) -> None:
@@ -61,3 +84,6 @@ def test_missing_java_is_told_with_the_command(make_flow: Callable[..., Flow], r
     code, said = finish(flow.start("--once", environment={"PATH": "/nonexistent", "JAVA_HOME": ""}))
     assert code == 2, said
     assert "openjdk-17" in said
+    assert "Traceback" not in said
+    assert {path.name for path in flow.root.iterdir()} <= {"leases"}, "nothing half-made"
+    assert not records.cluster("target").describe([f"source.{topic}"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
-from harness import Flow, Record, Records, wait_until
+from harness import Flow, Record, Records, finish, wait_until
 from test_groups import commit, look
 
 from mirrorlake.errors import ExistingRecords, TargetDiverged, Undeliverable
@@ -50,8 +51,6 @@ def test_a_target_topic_made_anew_stops_the_flow_and_is_filled_from_bronze(
 def test_a_record_too_large_is_set_aside_or_stops_and_is_sent_once_it_fits(
     make_flow: Callable[..., Flow], records: Records, topic: str
 ) -> None:
-    import os
-
     large = Record(os.urandom(1_500_000))
     sent = [*records.numbered(5), large, *records.numbered(5, first=5)]
     records.create("source", topic, max_message_bytes="3000000")
@@ -84,8 +83,92 @@ def translated(flow: Flow, records: Records, topic: str, *offsets: int) -> list[
     return [line.target_offset for line in sorted(lines, key=lambda line: line.group)]
 
 
-def raise_limit(records: Records, topic: str) -> None:
-    assert not records.cluster("target").alter_configs({topic: {"max.message.bytes": "3000000"}})
+def raise_limit(records: Records, topic: str, size_bytes: int = 3_000_000) -> None:
+    assert not records.cluster("target").alter_configs({topic: {"max.message.bytes": str(size_bytes)}})
+
+
+# --- dead letters, each once ---
+
+MIDDLE, LARGE = Record(os.urandom(50_000)), Record(os.urandom(80_000))
+
+
+def with_dead_letters(make_flow: Callable[..., Flow], records: Records, topic: str, sent: list[Record]) -> Flow:
+    """A run that has set aside what the target does not take."""
+    records.create("source", topic)
+    records.create("target", f"source.{topic}", max_message_bytes="20000")
+    records.send("source", topic, sent)
+    exclude = {"configs": {"exclude": [r"max\.message\.bytes"]}}
+    flow = make_flow([topic], target=exclude, on_undeliverable="dead_letter")
+    flow.run_once()
+    return flow
+
+
+def apply(flow: Flow, fail: str = "") -> tuple[int, str]:
+    arguments = ("repair", "-c", str(flow.write()), "--target", "target", "--apply")
+    return finish(flow.command(*arguments, environment={"MIRRORLAKE_FAIL": fail}))
+
+
+def duplicates(flow: Flow) -> list[int]:
+    return [row["first_offset"] for row in flow.rows("ops.incidents") if row["kind"] == "duplicate"]
+
+
+@pytest.mark.parametrize("between", [0, 1])
+def test_what_a_repair_sent_before_a_record_that_is_still_too_large_is_not_sent_again(
+    make_flow: Callable[..., Flow], records: Records, topic: str, between: int
+) -> None:
+    """Side by side they are one errand, apart they are two."""
+    small = records.numbered(4 + between)
+    sent = [*small[:2], MIDDLE, *small[2 : 2 + between], LARGE, *small[2 + between :]]
+    flow = with_dead_letters(make_flow, records, topic, sent)
+    raise_limit(records, f"source.{topic}", 60_000)
+    for _ in range(2):
+        code, said = apply(flow)
+        assert code == 4, said
+        assert f"offset {3 + between} (80" in said
+        assert "is still larger than the target takes (60000 bytes)" in " ".join(said.split())
+        assert records.read("target", f"source.{topic}")[0] == [*small, MIDDLE]
+    raise_limit(records, f"source.{topic}")
+    assert apply(flow)[0] == 0
+    assert records.read("target", f"source.{topic}")[0] == [*small, MIDDLE, LARGE]
+    assert plans(flow) == []
+    assert flow.audit().ok
+
+
+@pytest.mark.parametrize("run_between", [False, True])
+def test_what_a_killed_repair_sent_is_not_sent_again(
+    make_flow: Callable[..., Flow], records: Records, topic: str, run_between: bool
+) -> None:
+    small = records.numbered(4)
+    flow = with_dead_letters(make_flow, records, topic, [*small[:2], MIDDLE, small[2], LARGE, small[3]])
+    raise_limit(records, f"source.{topic}")
+    assert apply(flow, fail="proven:1:kill")[0] == -9
+    assert records.read("target", f"source.{topic}")[0] == [*small, MIDDLE]
+    if run_between:
+        flow.run_once()
+    code, said = apply(flow)
+    assert code == 0, said
+    assert records.read("target", f"source.{topic}")[0] == [*small, MIDDLE, LARGE]
+    assert flow.audit().ok
+    assert duplicates(flow) == ([2] if run_between else [])  # a run alone cannot tell
+    flow.run_once()
+    assert records.read("target", f"source.{topic}")[0] == [*small, MIDDLE, LARGE]
+
+
+def test_what_a_killed_run_sent_is_written_down_before_a_repair_sends_after_it(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    """Else the ledger's end would move past it, and the next run would send it again."""
+    small, later = records.numbered(4), records.numbered(20, first=4)
+    flow = with_dead_letters(make_flow, records, topic, [*small, MIDDLE])
+    records.send("source", topic, later)
+    assert finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": "settled:1:kill"}))[0] == -9
+    assert records.read("target", f"source.{topic}")[0] == [*small, *later]
+    raise_limit(records, f"source.{topic}")
+    code, said = apply(flow)
+    assert code == 0, said
+    flow.run_once()
+    assert records.read("target", f"source.{topic}")[0] == [*small, *later, MIDDLE]
+    assert flow.audit().ok
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("stop", None), ("append", 9), ("latest", 4)])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
-from harness import Flow, Records, by_partition, count, finish, wait_until
+import pytest
+import yaml
+from harness import Flow, Records, by_partition, count, finish, run_command, wait_until
 from pyspark.sql import SparkSession
 
 from mirrorlake import control, inspection
@@ -23,7 +27,9 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     records.create("source", topic, 2)
     records.send("source", topic, sent[:200])
     flow = make_flow([topic], ["target", "hubs"], ingest={"max_bytes_per_batch": "20kB"})
-    running = flow.start("--log-format", "json")
+    said_aside = flow.folder / "stderr.txt"
+    arguments = ("run", "-c", str(flow.write()), "--log-format", "json")
+    running = run_command(flow.folder / "stdout.txt", *arguments, errors=said_aside)
     try:
         wait_until(lambda: records.arrived("target", f"source.{topic}", 200), "the first records", 120)
         records.send("source", topic, sent[200:400])
@@ -31,14 +37,80 @@ def test_it_relays_stops_cleanly_and_goes_on_where_it_stopped(
     finally:
         running.send_signal(signal.SIGTERM)
         code, said = finish(running)
-    assert code == 0, said
-    assert all(json.loads(line) for line in said.splitlines() if line.startswith("{"))
-    assert "the size of records changed" in said
+    assert code == 0, said + said_aside.read_text()
+    the_log_is_json(said)
     records.send("source", topic, sent[400:])
     flow.run_once()
     for target in ("target", "hubs"):
         assert records.read(target, f"source.{topic}") == by_partition(sent)
     assert flow.audit().ok
+
+
+def the_log_is_json(said: str) -> None:
+    """Each line of stdout is a document, for a log collector: what happened, and how far it is."""
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert all(datetime.fromisoformat(line["at"]) for line in lines)
+    assert {line["event"] for line in lines} == {"message", "progress"}
+    messages = [line["message"] for line in lines if line["event"] == "message"]
+    assert any("the size of records changed" in message for message in messages)
+    assert messages[-1] == "stopped"
+    progress = [line for line in lines if line["event"] == "progress"]
+    assert {line["target"] for line in progress} == {"target", "hubs"}
+    assert all({"flow", "table", "delivered", "behind", "waiting"} <= line.keys() for line in progress)
+
+
+def test_it_ends_by_itself_after_the_time_it_was_given(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    seconds = 10
+    sent = records.numbered(50)
+    records.create("source", topic)
+    records.send("source", topic, sent)
+    flow = make_flow([topic])
+    begun = time.monotonic()
+    running = flow.start("--for", str(seconds))
+    try:
+        wait_until(lambda: records.arrived("target", f"source.{topic}", len(sent)), "the records", 120)
+        arrived = time.monotonic()
+    finally:
+        code, said = finish(running)
+    ended = time.monotonic()
+    assert code == 0, said
+    assert ended - begun > seconds
+    assert ended - arrived < seconds + 10
+    assert records.read("target", f"source.{topic}") == by_partition(sent)
+    assert inspection.read_status(flow.config(), flow.root)[0]["state"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("choice", "filled"),
+    [
+        pytest.param(("--flow", "right"), {("target", "right")}, id="a flow"),
+        pytest.param(("--clusters", "hubs,source"), {("hubs", "left")}, id="clusters"),
+    ],
+)
+def test_only_what_was_chosen_gets_records(
+    make_flow: Callable[..., Flow], records: Records, topic: str, choice: tuple[str, str], filled: set[tuple[str, str]]
+) -> None:
+    """Of `left`, which goes to both targets, and `right`, which goes to one."""
+    flow = make_flow([], ["target", "hubs"])
+    content = yaml.safe_load(flow.write().read_text())
+    content["flows"] = {}
+    for name, targets in {"left": ["target", "hubs"], "right": ["target"]}.items():
+        records.create("source", f"{topic}.{name}")
+        records.send("source", f"{topic}.{name}", records.numbered(20))
+        aims = [{"cluster": target} for target in targets]
+        content["flows"][name] = {"source": "source", "topics": [f"{topic}.{name}"], "targets": aims}
+    flow.path.write_text(yaml.safe_dump(content))
+    code, said = finish(flow.command("run", "-c", str(flow.path), "--once", *choice))
+    assert code == 0, said
+    found = {
+        (target, name): records.read(target, f"source.{topic}.{name}")
+        for target in ("target", "hubs")
+        for name in ("left", "right")
+        if records.cluster(target).describe([f"source.{topic}.{name}"])
+    }
+    assert found == {chosen: {0: records.numbered(20)} for chosen in filled}
 
 
 def test_runs_of_one_process_leave_no_clients_behind(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import json
 import os
 import random
 import signal
@@ -19,24 +17,40 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 from rich.console import Console
 from rich.table import Table
-from rows import ROWS, Row
+from rows import Row
 from stage import NotHere, Stage, make_proxied
+from verdicts import (
+    COLOURS,
+    FAILED,
+    NOT_HERE,
+    PASSED,
+    Verdict,
+    chosen,
+    complete,
+    exit_code,
+    forget,
+    known,
+    remember,
+    write_docs,
+)
 
 from mirrorlake.config import parse
 from mirrorlake.lab import ClusterSpec, Lab
 from mirrorlake.world import spark_session
 
 KEEP = {"log.retention.ms": "-1"}  # rows send old timestamps, which the default retention would delete at once
-CLEANER = {"log.cleaner.backoff.ms": "500", "log.initial.task.delay.ms": "1000"}
+CLEANER = {
+    "log.cleaner.backoff.ms": "500",
+    "log.initial.task.delay.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+}
 GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -46,31 +60,6 @@ PROXIED = (ClusterSpec("source", config={**KEEP, **CLEANER}), ClusterSpec("shaky
 HUBS = ClusterSpec("hubs", protocol="SASL_SSL", users={"$ConnectionString": "chaos-secret"}, config={**KEEP, **GUARDED})
 # Brokers that start fast: rows send little, so the second compiler tier would not pay.
 SMALL = {"MIRRORLAKE_LAB_HEAP": "256m", "MIRRORLAKE_LAB_JVM": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-
-PASSED, FAILED, NOT_HERE = "passed", "FAILED", "not here"
-COLOURS = {PASSED: "green", FAILED: "red", NOT_HERE: "yellow"}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    number: str
-    name: str
-    injected: str
-    expected: str
-    verdict: str
-    seconds: float
-    seed: int
-    said: str
-
-
-def chosen(asked: str) -> list[Row]:
-    """Rows by number, or by a part of their name."""
-    words = [word.strip().lower() for word in asked.split(",") if word.strip()]
-    return [row for row in ROWS if not words or any(_is_meant(row, word) for word in words)]
-
-
-def _is_meant(row: Row, word: str) -> bool:
-    return word == row.number.lower() or (not word[0].isdigit() and word in row.name.lower())
 
 
 @contextlib.contextmanager
@@ -146,8 +135,8 @@ def claimed(claims: Path, row: Row) -> bool:
     return True
 
 
-def share_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) -> list[Verdict]:
-    """Several processes take row after row; what none of them got to judge has failed."""
+def share_all(rows: Sequence[Row], options: argparse.Namespace, console: Console) -> tuple[list[Verdict], list[int]]:
+    """Several processes take row after row: what was found, and how each of them ended."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as claims, contextlib.ExitStack() as stack:
         given = ["--rows", ",".join(row.number for row in rows), "--seed", options.seed, "--minutes", options.minutes]
@@ -158,64 +147,19 @@ def share_all(rows: Sequence[Row], options: argparse.Namespace, console: Console
         for process in processes:
             stack.callback(process.wait)
             stack.callback(process.terminate)
-        for process in processes:
-            process.wait()
+        codes = [process.wait() for process in processes]
         taken = {path.name for path in Path(claims).iterdir()}
     console.print(f"{len(taken)} rows by {options.jobs} processes in {(time.monotonic() - begun) / 60:.1f} minutes")
-    found = {v["number"]: Verdict(**v) for v in known(options.json) if v["seed"] == options.seed}
-    return [found.get(row.number) or unjudged(row, options.seed) for row in rows if row.number in taken]
-
-
-def unjudged(row: Row, seed: int) -> Verdict:
-    return Verdict(row.number, row.name, row.injected, row.expected, FAILED, 0, seed, "its process ended before it did")
+    found = {v["number"]: Verdict(**v) for v in known(options.json)}
+    verdicts = complete(rows, found, taken, options.budget is None, options.seed)
+    remember(options.json, verdicts)
+    return verdicts, codes
 
 
 def say(console: Console, v: Verdict) -> None:
     said = f": {' '.join(v.said.split())[:600]}" if v.said else ""
     console.print(f"{v.number:>4} [{COLOURS[v.verdict]}]{v.verdict:8}[/] {v.seconds:6.1f} s  {v.name}", end="")
     console.print(said, markup=False, soft_wrap=True)
-
-
-def remember(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Add to what earlier runs found: the newest verdict of each row counts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _remember(path, verdicts)
-
-
-def _remember(path: Path, verdicts: Sequence[Verdict]) -> None:
-    kept = {v["number"]: v for v in known(path)} | {v.number: asdict(v) for v in verdicts}
-    order = {row.number: place for place, row in enumerate(ROWS)}
-    listed = sorted(kept.values(), key=lambda v: order.get(v["number"], len(order)))
-    path.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
-
-
-MARK = "<!-- from here on written by `make chaos` -->\n"
-
-
-def write_docs(path: Path, verdicts: Sequence[dict[str, object]]) -> None:
-    """The table of `docs/guarantees.md`: every row there is, and what was found where it was run."""
-    found = {v["number"]: v for v in verdicts}
-    lines = [
-        f"| {row.number} | {row.name} | {row.injected} | {row.expected} | {_cell(found.get(row.number))} |"
-        for row in ROWS
-    ]
-    head = ["| # | fault | injected by | expected | verdict |", "|---|---|---|---|---|"]
-    kept, _, _ = path.read_text().partition(MARK)
-    path.write_text(kept + MARK + "\n" + "\n".join([*head, *lines]) + "\n")
-
-
-def _cell(found: dict[str, object] | None) -> str:
-    if found is None:
-        return "not run yet"
-    said = f": {found['said']}" if found["verdict"] != PASSED else ""
-    return " ".join(f"{found['verdict']}{said}".split())[:200].replace("|", "\\|")
-
-
-def known(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    return found
 
 
 def main() -> int:
@@ -236,6 +180,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     rows = chosen(options.rows)
+    if not rows:
+        parser.error(f"there is no row like {options.rows}; --list shows what there is")
     if options.resume:
         passed = {v["number"] for v in known(options.json) if v["verdict"] != FAILED}
         rows = [row for row in rows if row.number not in passed]
@@ -247,13 +193,16 @@ def main() -> int:
             console.print(f"{row.number:>4} {row.name} ({row.injected}): {row.expected}", soft_wrap=True)
         return 0
     if options.claims:
-        return 1 if any(v.verdict == FAILED for v in run_all(rows, options, console)) else 0
+        return exit_code(run_all(rows, options, console), [])
+    forget(options.json, rows)
     alone = options.jobs < 2 or len(rows) < 4
-    verdicts = (run_all if alone else share_all)(rows, options, console)
+    verdicts, codes = (run_all(rows, options, console), []) if alone else share_all(rows, options, console)
     console.print(table_of(verdicts))
     counts = {kind: sum(v.verdict == kind for v in verdicts) for kind in COLOURS}
     console.print(", ".join(f"{count} {kind}" for kind, count in counts.items()) + f"; seed {options.seed}")
-    return 1 if counts[FAILED] else 0
+    if any(codes):
+        console.print(f"the processes ended with {', '.join(map(str, codes))}")
+    return exit_code(verdicts, codes)
 
 
 if __name__ == "__main__":

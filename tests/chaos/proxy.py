@@ -8,6 +8,7 @@ acknowledgement is lost is the one that matters most.
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import struct
@@ -20,7 +21,7 @@ HOST = "127.0.0.1"
 CHUNK = 16_384
 PRODUCE = 0  # the number of the request in Kafka's protocol
 
-PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE, HOLD = MODES = (
+PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE, HOLD, NO_IDEMPOTENCE = MODES = (
     "pass",
     "refuse",  # nobody listens
     "blackhole",  # connections stay, nothing moves; what was sent moves on when the fault ends
@@ -30,7 +31,11 @@ PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE, HOLD
     "half-close",  # the broker's side says it is done; the client may still send
     "drop-response",  # produce requests land, from then on the connection says nothing more
     "hold",  # a produce request does not land, and its connection stands still, until `release`
+    "no-idempotence",  # to whoever connects the broker says that it does not know InitProducerId
 )
+# Of the kinds that a broker knows it tells number, lowest and highest version, two bytes each.
+INIT_PRODUCER_ID = re.compile(rb"\x00\x16\x00\x00(?=\x00[\x00-\x1f])")
+UNHEARD_OF = b"\x7f\xff\x00\x00"
 
 
 class Frames:
@@ -66,6 +71,8 @@ class Connection:
     """Nothing moves on this connection, whatever others do."""
     deaf: bool = False
     """The client hears nothing more."""
+    greeted: bool = False
+    """The client heard the first answer: what the broker knows."""
     moved_bytes: int = 0
     frames: Frames = field(default_factory=Frames)
 
@@ -233,6 +240,9 @@ class Proxy:
         if connection.deaf:
             self.swallowed_bytes += len(data)
             return bool(data)
+        if self.mode == NO_IDEMPOTENCE and not connection.greeted:
+            data = INIT_PRODUCER_ID.sub(UNHEARD_OF, data, count=1)
+        connection.greeted = True
         try:
             return self._give(connection, connection.client, data)
         except (BrokenPipeError, ConnectionResetError):

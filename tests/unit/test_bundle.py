@@ -1,9 +1,13 @@
 """The Databricks bundle, checked without a workspace: shapes, names and references."""
 
+import configparser
 import copy
 import re
+import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,8 @@ import yaml
 from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
+
+from mirrorlake import jobs
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -97,6 +103,11 @@ def unknown_references(tree: Tree, resources_of_target: Tree) -> set[str]:
 
 BUNDLE = load(ROOT / "databricks.yml")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VARIABLES = {
+    **{name: variable["default"] for name, variable in BUNDLE["variables"].items() if "default" in variable},
+    "catalog": "relay",
+    "config_file": "conf/orders.yml",
+}
 
 
 def wheel_tasks() -> list[Tree]:
@@ -168,15 +179,79 @@ def test_every_task_names_a_cluster_of_its_job() -> None:
         assert {task["job_cluster_key"] for task in job["tasks"]} <= clusters
 
 
+def entry_points() -> set[str]:
+    return {task["python_wheel_task"]["entry_point"] for task in wheel_tasks()}
+
+
 def test_the_wheel_comes_from_the_folder_the_artifact_is_built_into() -> None:
     assert BUNDLE["artifacts"]["wheel"]["build"] == "uv build --wheel"  # writes to dist/
     for task in wheel_tasks():
         assert task["libraries"] == [{"whl": "../dist/*.whl"}]
 
 
-def test_files_named_in_defaults_exist() -> None:
-    default = BUNDLE["variables"]["config_file"].get("default")
-    assert default is None or (ROOT / default).is_file()
+def test_what_is_installed_here_has_the_entry_points_that_the_jobs_call() -> None:
+    """The build backend wrote them, as it does for the wheel; and each leads to a function."""
+    installed = {point.name: point for point in distribution(PROJECT["name"]).entry_points}
+    assert {name: point.value for name, point in installed.items()} == PROJECT["scripts"]
+    assert entry_points() <= installed.keys()
+    assert all(callable(installed[name].load()) for name in entry_points())
+
+
+def test_the_wheel_has_the_entry_points_that_the_jobs_call(tmp_path: Path) -> None:
+    """Where the build backend is at hand: pip fetches it into an environment of its own, which needs a network."""
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("mirrorlake-*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        (listed,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+        points = configparser.ConfigParser()
+        points.read_string(wheel.read(listed).decode())
+        modules = {name.removesuffix(".py").replace("/", ".") for name in wheel.namelist()}
+    found = dict(points["console_scripts"])
+    assert found == PROJECT["scripts"]
+    assert entry_points() <= found.keys()
+    assert {value.partition(":")[0] for value in found.values()} <= modules
+
+
+def filled_in(value: str, target: str) -> str:
+    """A value as the bundle hands it over, the variables without a default being what the documentation gives them."""
+    given = {**VARIABLES, **BUNDLE["targets"][target].get("variables", {})}
+    tree = {"workspace": {"file_path": "/Workspace/files"}, "var": given, "resources": resources(target)}
+
+    def look_up(match: re.Match[str]) -> str:
+        node: Any = tree
+        for step in match.group(1).split("."):
+            node = node[step]
+        return filled_in(str(node), target)
+
+    return re.sub(r"\$\{([^}]+)\}", look_up, value)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_job_understands_the_parameters_that_the_bundle_gives_it(target: str) -> None:
+    (task,) = (t["python_wheel_task"] for job in resources(target)["jobs"].values() for t in job["tasks"])
+    given = [f"--{name}={filled_in(value, target)}" for name, value in task["named_parameters"].items()]
+    asked = jobs.parse_arguments(given)
+    assert vars(asked) == {
+        "config": Path("/Workspace/files/conf/orders.yml"),
+        "catalog": "relay",
+        "volume": "/Volumes/relay/ops/state",
+    }
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").iterdir()), ids=lambda path: path.name)
+def test_every_example_may_be_the_file_that_the_job_runs(path: Path) -> None:
+    config = jobs.read_config(["--config", str(path), "--catalog", "relay", "--volume", "/Volumes/relay/ops/state"])
+    assert config.flows
+    assert (config.storage.catalog, config.storage.root) == ("relay", None)
+
+
+@pytest.mark.parametrize("change", [{"cataloge": "x"}, {"volume": None}], ids=["an unknown one", "a missing one"])
+def test_a_wrong_parameter_is_caught(change: Tree) -> None:
+    given = {"config": "x.yml", "catalog": "x", "volume": "/Volumes/x", **change}
+    with pytest.raises(SystemExit):
+        jobs.parse_arguments([f"--{name}={value}" for name, value in given.items() if value is not None])
 
 
 def test_data_outlives_the_production_bundle() -> None:

@@ -25,6 +25,13 @@ def test_it_is_due_after_the_time_of_grace() -> None:
     assert [is_due(doomed, now, 10.0) for now in (100.0, 109.9, 110.0)] == [False, False, True]
 
 
+def test_a_clock_that_jumps_moves_the_time_of_grace_by_as_much() -> None:
+    """Back, and nothing goes early; ahead, and it does. It outlives restarts, so the clock on the wall tells it."""
+    doomed = notice(FILLED, ["src.a"], [], 1000.0)
+    assert notice(FILLED, ["src.a"], doomed, 400.0) == doomed
+    assert [is_due(doomed[0], now, 10.0) for now in (400.0, 1009.0, 5000.0)] == [False, False, True]
+
+
 def test_what_was_noticed_outlives_a_restart(tmp_path: Path) -> None:
     assert read_doomed(tmp_path, "f", "dr", "bronze.t") == []
     doomed = [Doomed("src.b", "id-b", 100.0)]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from mirrorlake.errors import DataAtRisk, LeaseHeld, StateMismatch, StorageUnreachable
@@ -25,6 +26,8 @@ from mirrorlake.lease import (
     producing,
     read_holder,
 )
+from mirrorlake.records import LEDGER
+from mirrorlake.tables import FolderTables
 
 HOLDS = "with hold(root, 'orders') as lease:\n    print(lease.epoch, flush=True)\n    time.sleep(60)"
 PRODUCES = (
@@ -83,6 +86,19 @@ def test_the_epoch_grows_with_every_holder(tmp_path: Path) -> None:
         with hold(tmp_path, "orders") as mine:
             epochs.append(mine.epoch)
     assert epochs == [1, 2, 3]
+
+
+def test_a_lost_epoch_is_found_in_the_ledger(tmp_path: Path) -> None:
+    """Else the next baseline would sort before older rows, and have no effect."""
+    tables = FolderTables(tmp_path)
+    tables.ensure("ops.ledger", LEDGER, {})
+    rows = [{"flow": flow, "epoch": epoch} for flow, epoch in [("orders", 41), ("orders", 7), ("clicks", 99)]]
+    tables.append("ops.ledger", pa.Table.from_pylist(rows, schema=LEDGER))
+    epochs = []
+    for _ in range(2):
+        with hold(tmp_path, "orders") as mine:
+            epochs.append(mine.epoch)
+    assert epochs == [42, 43]
 
 
 def test_somebody_who_only_looks_does_not_keep_a_runner_from_starting(tmp_path: Path) -> None:
