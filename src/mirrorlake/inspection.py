@@ -17,7 +17,7 @@ from mirrorlake.config import Config, Flow, Target
 from mirrorlake.deletion import read_doomed
 from mirrorlake.errors import StorageUnreachable
 from mirrorlake.kafka import Cluster, TopicInfo
-from mirrorlake.lease import is_held, read_holder
+from mirrorlake.lease import LEASE_SECONDS, is_held, read_holder
 from mirrorlake.ledger import Book, Entry, fold
 from mirrorlake.ledger import read as read_ledger
 from mirrorlake.names import table_name
@@ -277,11 +277,19 @@ def _doomed(config: Config, flow: Flow, target: Target, topics: Iterable[str]) -
 
 def read_status(config: Config, root: Path) -> list[dict[str, Any]]:
     """What runs, where it stands and since when, for each flow."""
-    return [_flow_status(root, name) for name in config.flows]
+    return [_flow_status(config, root, name) for name in config.flows]
 
 
-def _flow_status(root: Path, flow: str) -> dict[str, Any]:
-    running, said = is_held(root, flow), control.read_status(root, flow)
+def _is_running(config: Config, root: Path, flow: str, said: Mapping[str, Any]) -> bool:
+    """By the lock; where there is none to share, by what the runner itself said a moment ago."""
+    if not config.storage.catalog:
+        return is_held(root, flow)
+    return said.get("state") == "running" and now().timestamp() - said["at"] < LEASE_SECONDS
+
+
+def _flow_status(config: Config, root: Path, flow: str) -> dict[str, Any]:
+    said = control.read_status(root, flow)
+    running = _is_running(config, root, flow, said)
     holder = read_holder(root, flow)
     pauses = [{"target": p.target, "topic": p.topic} for p in control.read_pauses(root, flow)]
     state = (

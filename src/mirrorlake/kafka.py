@@ -194,7 +194,6 @@ _LASTING = {
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.UNSUPPORTED_VERSION,
-    KafkaError._AUTO_OFFSET_RESET,
     KafkaError._INVALID_ARG,
     KafkaError._UNSUPPORTED_FEATURE,
 }
@@ -257,6 +256,9 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
         return Unreachable(said, "the topic keeps a format from before Kafka 0.11: raise its message.format.version")
     if error.code() in _MISSING:
         return TopicMissing(said, "check the name, or create the topic; `mirrorlake plan` shows what is expected")
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        # Retention moved between the look at a log's begin and the read: whoever tries again looks anew.
+        return ClusterUnreachable(said, "the log begins later by now than what was asked for")
     if error.code() in _LASTING:
         return Unreachable(said, "`mirrorlake doctor` looks at the cluster step by step")
     return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
