@@ -39,6 +39,6 @@ def test_a_flow_that_never_ran_under_this_root_is_said_so(tmp_path: Path, others
 @pytest.mark.parametrize(("seconds_ago", "state"), [(1, "running"), (600, "crashed")])
 def test_on_a_catalog_a_runner_lives_while_it_says_so(tmp_path: Path, seconds_ago: float, state: str) -> None:
     """No lock of this machine says anything of a job on another."""
-    config = parse(CONFIG + f"storage: {{catalog: main, volume: {tmp_path}}}", "x.yml")
+    config = parse(CONFIG + "storage: {catalog: main, volume: /Volumes/main/ops/state}", "x.yml")
     control.write_status(tmp_path, "orders", {"state": "running", "at": time.time() - seconds_ago})
     assert [flow["state"] for flow in read_status(config, tmp_path)] == [state]
