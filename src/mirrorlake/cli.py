@@ -483,7 +483,7 @@ def repair_flow(config: Config, flow: Flow, target: str, apply: bool) -> list[re
     clusters, tables = connect(config, [flow]), open_tables(config, storage_root(config))
     chosen = next(t for t in flow.targets if t.cluster == target)
     if apply:
-        return repairing.apply_repairs(config, flow, chosen, clusters, tables)
+        return repairing.apply_repairs(config, flow, chosen, clusters, tables, err.print)
     return [plan for _, plan in repairing.make_repairs(config, flow, chosen, clusters, tables)]
 
 
@@ -607,7 +607,7 @@ def adopt(
     for each in flows:
         aim = next(t for t in each.targets if t.cluster == target)
         taking = adopting.Taking(storage, each, aim, offsets_topic or adopting.offsets_topic(each.source))
-        plan = adopting.adopt(taking) if apply else taking.plan()
+        plan = adopting.adopt(taking, err.print) if apply else taking.plan()
         found += [{"flow": each.name, **one.to_json()} for one in plan]
     print_rows(found, as_json)
     if not as_json and found:

@@ -286,6 +286,6 @@ def test_a_broker_that_does_not_serve_in_time_is_given_up_with_its_last_words(
     ("asked", "kept"), [("KEEP=1", True), ("KEEP=yes", True), ("KEEP=0", False), ("KEEP=no", False), ("KEEP=", False)]
 )
 def test_only_a_yes_leaves_the_demo_running(asked: str, kept: bool) -> None:
-    command = ["make", "--dry-run", "demo", asked]
+    command = ["make", "--no-print-directory", "--dry-run", "demo", asked]
     shown = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True).stdout
     assert shown.rstrip().endswith("--keep" if kept else "mirrorlake.demo")
