@@ -86,6 +86,7 @@ def forget(flow: Flow, records: Records) -> None:
     target = records.cluster("target")
     target.delete_topic(f"source.{TOPIC}")
     wait_until(lambda: not target.describe([f"source.{TOPIC}"]), "the topic to go")
+    del records.clients["target"]  # it would look for the leaders of before
     shutil.rmtree(flow.root / "tables")
 
 
@@ -113,7 +114,6 @@ def watched(command: Command, timeout_seconds: float) -> tuple[Peak, int, str]:
             break
         except subprocess.TimeoutExpired:
             peak.look(tree([command.pid]))
-    print(peak)
     return peak, *finish(command, 1)
 
 
