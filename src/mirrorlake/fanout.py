@@ -93,12 +93,15 @@ def one_for_each_target(
     return chosen
 
 
-def plan_round(due: Sequence[Due], budget_bytes: int, slots: int) -> list[list[Slice]]:
-    """Slices for each task: a fair share of the budget for each partition, large ones placed first."""
+def plan_round(due: Sequence[Due], budget_bytes: int, slots: int, strictly: bool = False) -> list[list[Slice]]:
+    """Slices for each task: a fair share of the budget for each partition, large ones placed first.
+
+    Strictly, a file that holds more than its partition's share is read again in the next round.
+    """
     if not due:
         return []
     share_bytes = max(1, budget_bytes // len(due))
-    slices = [_leading_slice(item, share_bytes) for item in due]
+    slices = [_leading_slice(item, share_bytes, strictly) for item in due]
     tasks: list[list[Slice]] = [[] for _ in range(min(slots, len(slices)))]
     loads = [0] * len(tasks)
     for slice_ in sorted(slices, key=_bytes, reverse=True):
@@ -112,7 +115,7 @@ def _bytes(slice_: Slice) -> int:
     return sum(segment.bytes for segment in slice_.segments)
 
 
-def _leading_slice(due: Due, share_bytes: int) -> Slice:
+def _leading_slice(due: Due, share_bytes: int, strictly: bool = False) -> Slice:
     """The first segments of a partition up to its share, at least one; what overlaps the rest is cut at its begin."""
     taken, total = 0, 0
     for segment in due.segments:
@@ -124,8 +127,8 @@ def _leading_slice(due: Due, share_bytes: int) -> Slice:
     if until <= due.position.next_offset:
         # The rest begins before what was taken ends: everything that overlaps must be read together.
         taken, until = len(due.segments), max(segment.last_offset for segment in due.segments) + 1
-    if not due.segments[0].path:
-        # No file that would be opened again: it may be cut at any offset.
+    if strictly or not due.segments[0].path:
+        # Where there is no file, none would be opened again: it may be cut at any offset.
         until = min(until, due.position.next_offset + due.segments[0].offsets_within(share_bytes))
     return Slice(
         due.source,
@@ -299,7 +302,7 @@ class FanOut:
             return True
         self.require_lease()
         begun = time.monotonic()
-        tasks = plan_round(due, self._budget(due), self.slots)
+        tasks = plan_round(due, self._budget(due), self.slots, strictly=self.rate_limit_per_second is not None)
         sent = self._settle(tasks, self._run(tasks))
         self.bronze.forget({source: position.next_offset for source, position in self.book.positions.items()})
         self.progress.rounds += 1

@@ -264,6 +264,20 @@ def translate(error: KafkaError, alias: str, what: str) -> MirrorlakeError:
     return ClusterUnreachable(said, f"is {alias} up, and are its advertised listeners reachable from here?")
 
 
+_UNSETTLED = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._NOENT,  # librdkafka's word for leaders that it does not know
+}
+
+
+def _is_unsettled(fault: MirrorlakeError) -> bool:
+    raised = fault.__cause__
+    return isinstance(raised, KafkaException) and raised.args[0].code() in _UNSETTLED
+
+
 @dataclass
 class Cluster:
     """A live connection to one cluster; clients are made when first needed."""
@@ -411,9 +425,19 @@ class Cluster:
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: Any, committed: bool = False
     ) -> dict[TopicPartition, int]:
+        """Asked again for a moment after an election, or a start, of which client and broker do not know the same."""
         asked = {_TopicPartition(topic, partition): spec for topic, partition in partitions}
-        if not asked:
-            return {}
+        until = time.monotonic() + ABSENT_SECONDS
+        while asked:
+            try:
+                return self._list_offsets(asked, committed)
+            except ClusterUnreachable as fault:
+                if not _is_unsettled(fault) or time.monotonic() > until:
+                    raise
+                time.sleep(0.25)
+        return {}
+
+    def _list_offsets(self, asked: dict[_TopicPartition, Any], committed: bool) -> dict[TopicPartition, int]:
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures = self._ask(
             "offsets",

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
 from pyspark.sql import SparkSession
 
 from mirrorlake import inspection
@@ -118,6 +119,12 @@ class Records:
     def _read(self, cluster: Cluster, at: TopicPartition, committed: bool) -> list[Record]:
         start, end = cluster.log_starts([at])[at], cluster.log_ends([at])[at]
         return [as_record(message) for message in cluster.read_range(at, start, end, committed)]
+
+
+def drop_before(records: Records, topic: str, offset: int) -> None:
+    admin = records.cluster("source").admin
+    for future in admin.delete_records([Place(topic, 0, offset)]).values():
+        future.result()
 
 
 def as_record(message: Any) -> Record:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from harness import Flow, Records, by_partition
+from harness import Flow, Records, by_partition, drop_before
 
+from mirrorlake import control
 from mirrorlake.errors import StateMismatch
 
 
@@ -127,3 +128,27 @@ def test_a_new_trigger_bound_and_rate_hold_from_the_next_start(
     restart(flow, records, [topic], 100, ingest={}, target={})
     assert arrived(records, topic) == numbered(records, 110)
     expect_offsets_once(flow, "bronze.paced")
+
+
+def test_a_topic_moves_to_another_table_unless_only_the_old_one_has_what_a_target_misses(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    records.create("source", topic, 1)
+    records.send("source", topic, records.numbered(20))
+    flow = make_flow([topic], bronze="bronze.before")
+    flow.run_once()
+    control.pause(flow.root, flow.name, control.Pause("target", None))
+    records.send("source", topic, records.numbered(10, first=20))
+    flow.run_once()
+    drop_before(records, topic, 25)
+    control.resume(flow.root, flow.name, None, None)
+    flow.options["bronze"] = "bronze.after"
+    with pytest.raises(StateMismatch, match=r"up to offset 20, .* would begin at 25"):
+        flow.run_once()
+    assert not (flow.root / "tables" / "bronze" / "after").exists()
+    flow.options["bronze"] = "bronze.before"
+    flow.run_once()
+    flow.options["bronze"] = "bronze.after"
+    records.send("source", topic, records.numbered(5, first=30))
+    flow.run_once()
+    assert arrived(records, topic) == by_partition(records.numbered(35))

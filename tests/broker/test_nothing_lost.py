@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import TopicPartition as Place
-from harness import Flow, Records, wait_until
+from harness import Flow, Records, drop_before, wait_until
 
 from mirrorlake.errors import SourceLoss
-
-
-def drop_before(records: Records, topic: str, offset: int) -> None:
-    admin = records.cluster("source").admin
-    for future in admin.delete_records([Place(topic, 0, offset)]).values():
-        future.result()
 
 
 def recreate(records: Records, topic: str) -> None:

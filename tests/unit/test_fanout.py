@@ -74,6 +74,14 @@ def partition(number: int) -> SourcePartition:
     return SOURCE._replace(partition=number)
 
 
+def test_a_rate_holds_within_a_file_too() -> None:
+    """A file may hold minutes of what a target may get in a second."""
+    item = due(segment(0, 99, size=1000), next_offset=50)
+    ((slice_,),) = plan_round([item], 100, 4, strictly=True)
+    assert (slice_.first, slice_.until) == (50, 60)
+    assert only_slice(item, 100).until == 100
+
+
 def test_nothing_due_is_no_task() -> None:
     assert plan_round([], 100, 4) == []
 
