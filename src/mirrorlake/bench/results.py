@@ -118,7 +118,9 @@ GOALS = (
     Goal("latency at 2,000 records/s, p50, seconds", "2,000 records/s", "latency_p50_seconds", False, most=1.0),
     Goal("latency at 2,000 records/s, p99, seconds", "2,000 records/s", "latency_p99_seconds", False, most=2.0),
     Goal("start until the first record, against tuned MM2", "base", "first_record_seconds", True, most=1.0),
-    Goal("ten times the records: steady CPU for each, against a tenth", "base", COST, False, most=1.1, against=TENTH),
+    # Of the whole run: a tenth is one batch, in whose steady part only one of the two legs is at work.
+    Goal("ten times the records: CPU for each, start and all, against a tenth", "base", "cpu_seconds_per_million",
+         False, most=1.0, against=TENTH),
     Goal("sixteen partitions: steady CPU for each record, against one partition", "16 partitions", COST, False,
          most=2.0, against="1 partition"),
     Goal("500 mostly idle topics, cores", "500 idle topics", "cores", False, most=0.5),
