@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import reduce
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
+from mirrorlake.commits import ATTEMPTS, add_action
 from mirrorlake.errors import MirrorlakeError, StorageUnreachable
 from mirrorlake.failpoints import hit
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
-from mirrorlake.tables import Tables
+from mirrorlake.tables import Tables, check_format
 
 BASELINE, RELAY, SKIP, REPAIR, REPLAY = "baseline", "relay", "skip", "repair", "replay"
 END = "end"
@@ -28,7 +38,10 @@ _MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
 # Every commit leaves a small file, and an append costs more the more there are. The first time comes early, for
 # processes that do not live long, and so does the next one where it failed.
 COMPACT_EVERY, COMPACT_SOON = 500, 50
-_FULL_BYTES = 16 << 20  # larger files stay as they are, so that compaction does not write the whole ledger again
+# Larger files are read once more at most, so that compaction does not write the whole ledger again: some 250,000 rows.
+_FULL_BYTES = 4 << 20
+# `ops.throughput` counts by the minute, and so do the rows of today and yesterday; older ones count by the day.
+MINUTES_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -179,8 +192,126 @@ def _joined(one: Entry, two: Entry) -> Entry:
 
 
 def read(tables: Tables, name: str, flow: str, target: str) -> list[Entry]:
-    rows = tables.read(name, flow=flow, target=target).to_pylist()
+    """In the order in which they were written, whichever files they are in by now."""
+    rows = tables.read(name, flow=flow, target=target).sort_by("at").to_pylist()
     return [entry_from_row(row) for row in rows]
+
+
+# --- compacting ---
+
+_PARTITION = ("flow", "target", "source_topic", "source_topic_id", "source_partition")
+_SAME = (*_PARTITION, "epoch", "kind", "target_topic", "target_topic_id", "target_partition", "reason")
+_JOINED_BY = {"source_last": "max", "count": "sum", "target_end": "max", "at": "max"}
+_SETTLED = "settled-"
+"""So begin the names of files whose rows are all joined by the day: time will not make them fewer."""
+
+
+def joined(rows: pa.Table, before: datetime) -> pa.Table:
+    """Relay rows that go on where the one before them ended, as one, whichever commits they came with.
+
+    Arrow does it, since there may be very many. No other row may lie between in the order in which they are folded, so
+    that readers meet the same offsets in the same order.
+    """
+    if not rows.num_rows:
+        return rows
+    ordered = _as_folded(rows.append_column("place", pa.array(range(rows.num_rows))))
+    begin = _begin(ordered, before)
+    numbered = ordered.select(list(_JOINED_BY)).append_column("run", pc.cumulative_sum(pc.cast(begin, pa.int64())))
+    runs, found = numbered.group_by("run", use_threads=False).aggregate(list(_JOINED_BY.items())), ordered.filter(begin)
+    for name, way in _JOINED_BY.items():
+        found = found.set_column(found.column_names.index(name), rows.schema.field(name), runs[f"{name}_{way}"])
+    return found.sort_by("place").select(rows.column_names)
+
+
+def _as_folded(rows: pa.Table) -> pa.Table:
+    """What `read` and `in_order` do, for all flows, targets and partitions at once."""
+    keyed = rows.append_column("later", pc.not_equal(rows["kind"], BASELINE))
+    order = (*_PARTITION, "epoch", "later", "source_first", "at", "place")
+    return keyed.sort_by([(name, "ascending") for name in order])
+
+
+def _begin(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
+    """Of each row, whether it does not go on with the one before it."""
+    one, two = rows.slice(0, rows.num_rows - 1), rows.slice(1)
+    alike = [pc.equal(one[name], two[name]) for name in _SAME]
+    goes_on = [
+        pc.equal(two["kind"], RELAY),
+        pc.equal(pc.add(one["source_last"], 1), two["source_first"]),
+        pc.equal(pc.add(one["target_first"], one["count"]), two["target_first"]),
+        pc.equal(_period(one["at"], before), _period(two["at"], before)),
+    ]
+    begins = pc.invert(pc.fill_null(reduce(pc.and_, alike + goes_on), False))
+    return pa.chunked_array([pa.array([True]), *begins.chunks])
+
+
+def _period(at: pa.ChunkedArray, before: datetime) -> pa.ChunkedArray:
+    utc = pc.cast(at, pa.timestamp("us"))  # without a zone, which Arrow would look up
+    return pc.if_else(pc.less(at, before), pc.floor_temporal(utc, unit="day"), pc.floor_temporal(utc, unit="minute"))
+
+
+def _by_minute_since(now: datetime) -> datetime:
+    """Midnight, so that a day is joined as a whole."""
+    return now.astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - MINUTES_KEPT
+
+
+def compact(folder: Path, now: datetime) -> bool:
+    """Join small files and what goes on in their rows. False where another writer was in the way: nothing is done then.
+
+    The caller holds the lock.
+    """
+    table, before = DeltaTable(folder), _by_minute_since(now)
+    check_format(folder.name, table.metadata().configuration)
+    return all(_rewrite(table, folder, files, before) for files in _due(_files(table), before))
+
+
+def _files(table: DeltaTable) -> list[dict[str, Any]]:
+    found = pa.table(table.get_add_actions(flatten=True))
+    known = [name for name in ("path", "size_bytes", "max.at") if name in found.column_names]
+    return list(found.select(known).to_pylist())
+
+
+def _small(files: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [file for file in files if file["size_bytes"] < _FULL_BYTES]
+
+
+def _due(files: Sequence[dict[str, Any]], before: datetime) -> Iterator[list[dict[str, Any]]]:
+    """Which files become one: the small ones, and each full one by itself once all of its rows are old."""
+    if len(small := _small(files)) > 1:
+        yield small
+    yield from ([file] for file in files if file["size_bytes"] >= _FULL_BYTES and _is_old(file, before))
+
+
+def _is_old(file: dict[str, Any], before: datetime) -> bool:
+    newest = file.get("max.at")
+    return newest is not None and newest < before and not file["path"].startswith(_SETTLED)
+
+
+def _rewrite(table: DeltaTable, folder: Path, files: Sequence[dict[str, Any]], before: datetime) -> bool:
+    paths = [str(folder / unquote(file["path"])) for file in files]
+    found = pq.read_table(paths, schema=pa.schema(table.schema().to_arrow()), partitioning=None)
+    rows = joined(found, before)
+    newest = pc.max(rows["at"]).as_py()
+    path = folder / f"{_SETTLED if newest and newest < before else 'part-'}{uuid.uuid4().hex}.parquet"
+    # What a killed process leaves belongs to no version: VACUUM removes it.
+    pq.write_table(rows, path, compression="zstd")
+    add = replace(add_action(folder, path, pq.read_metadata(path), rows.column_names), data_change=False)
+    return _replace_files(table, files, add)
+
+
+def _replace_files(table: DeltaTable, files: Sequence[dict[str, Any]], add: AddAction) -> bool:
+    """In one commit. What others append meanwhile stays; where one of the files is gone, its rows are elsewhere now."""
+    now_ms, old = int(time.time() * 1000), {file["path"]: file["size_bytes"] for file in files}
+    removes = [RemoveAction(path, False, now_ms, size, {}) for path, size in old.items()]
+    # delta-rs would try again by itself, without noticing that the files are gone.
+    strictly = CommitProperties(max_commit_retries=0)
+    for _ in range(ATTEMPTS):
+        table.update_incremental()
+        if not old.keys() <= {file["path"] for file in _files(table)}:
+            return False
+        with contextlib.suppress(CommitFailedError):
+            table.create_write_transaction([*removes, add], "append", table.schema(), commit_properties=strictly)
+            return True
+    return False
 
 
 class LedgerWriter:
@@ -199,7 +330,7 @@ class LedgerWriter:
         """Told what was committed."""
         self._closed = False
         self._giving = threading.Lock()
-        self._commits_until_compaction = COMPACT_SOON
+        self._commits_until_compaction = COMPACT_SOON - self._small_files()
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._thread.start()
 
@@ -279,11 +410,19 @@ class LedgerWriter:
             self._failure.__cause__ = error
         return self._failure is None
 
+    def _small_files(self) -> int:
+        """Those that are there count too: nobody may live long enough for so many commits of his own."""
+        folder = self._tables.folder(self._name)
+        try:
+            return len(_small(_files(DeltaTable(folder)))) if folder else 0
+        except (DeltaError, OSError):  # no table yet, or none that can be read, which the first commit will say
+            return 0
+
     def _compact(self) -> bool:
         """Join small files, unless another process does it right now.
 
-        Appends may come meanwhile. Two compactions that meet both succeed in delta-rs, and every row is there twice
-        then: hence the lock.
+        Appends may come meanwhile. Two compactions that meet might both succeed, and every row be there twice then:
+        hence the lock.
         """
         folder = self._tables.folder(self._name)
         if folder is None:
@@ -291,10 +430,10 @@ class LedgerWriter:
         try:
             with (folder / "_compacting").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                DeltaTable(folder).optimize.compact(target_size=_FULL_BYTES)
-        except (DeltaError, OSError):
+                return compact(folder, self._clock())
+        except Exception:
+            # Whatever it was, all rows are as they were: nothing to stop a flow for.
             return False
-        return True
 
     def _unwritten(self, error: Exception) -> MirrorlakeError:
         if isinstance(error, MirrorlakeError):

@@ -160,11 +160,11 @@ class FolderTables:
         return bool(DeltaTable.is_deltatable(str(self._path(name))))
 
     def append(self, name: str, rows: pa.Table) -> None:
-        write_deltalake(self._path(name), rows, mode="append")
+        write_deltalake(self._open(name), rows, mode="append")
 
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
         # Looked at and written from one snapshot: whatever is committed in between makes the commit fail.
-        table = DeltaTable(self._path(name))
+        table = self._open(name)
         kept = table.transaction_version(txn_app_id)
         if kept is not None and kept >= txn_version:
             return
@@ -176,13 +176,17 @@ class FolderTables:
             return
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
+        wanted = [(column, "=", value) for column, value in equal.items()]
+        return self._open(name).to_pyarrow_table(columns=columns, filters=wanted or None)
+
+    def _open(self, name: str) -> DeltaTable:
+        """A table that we may read and write."""
         try:
             table = DeltaTable(self._path(name))
         except TableNotFoundError:
             raise _no_table(name) from None
         check_format(name, table.metadata().configuration)
-        wanted = [(column, "=", value) for column, value in equal.items()]
-        return table.to_pyarrow_table(columns=columns, filters=wanted or None)
+        return table
 
     def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
         def write(folder: Path) -> list[Path]:
@@ -200,6 +204,7 @@ class FolderTables:
 
     def _commits_to(self, name: str) -> Commits:
         if name not in self._commits:
+            self._open(name)
             self._commits[name] = Commits(self._path(name))
         return self._commits[name]
 
@@ -220,6 +225,7 @@ class CatalogTables:
     def __init__(self, spark: SparkSession, catalog: str) -> None:
         self.spark = spark
         self.catalog = catalog
+        self._known: set[str] = set()
 
     def ensure(self, name: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
         if not self.exists(name):
@@ -229,15 +235,25 @@ class CatalogTables:
                 f"CREATE TABLE IF NOT EXISTS {self.identifier(name)} ({_ddl(schema)}) "
                 f"USING delta TBLPROPERTIES ({clause})"
             )
-        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
-        kept = {row["key"]: row["value"] for row in rows}
+        kept = self._properties(name)
         check_format(name, kept)
+        self._known.add(name)
         if changed := {key: value for key, value in properties.items() if kept.get(key) != value}:
             self._set_properties(name, changed)
         missing = lacking(schema, self.spark.table(self.identifier(name)).columns)
         if missing:
             self.spark.sql(f"ALTER TABLE {self.identifier(name)} ADD COLUMNS ({_ddl(pa.schema(missing))})")
             self._set_properties(name, {FORMAT_PROPERTY: str(FORMAT_VERSION)})
+
+    def _check_format(self, name: str) -> None:
+        """Once for each table: it takes Spark a while to say."""
+        if name not in self._known:
+            check_format(name, self._properties(name))
+            self._known.add(name)
+
+    def _properties(self, name: str) -> dict[str, str]:
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.identifier(name)}").collect()
+        return {row["key"]: row["value"] for row in rows}
 
     def _set_properties(self, name: str, properties: Mapping[str, str]) -> None:
         clause = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
@@ -256,15 +272,18 @@ class CatalogTables:
             self.append_frame(self.spark.createDataFrame(rows), name, txn_app_id, txn_version)
 
     def append(self, name: str, rows: pa.Table) -> None:
+        self._check_format(name)
         self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
+        self._check_format(name)
         frame = self.spark.read.table(self.identifier(name))
         for column, value in equal.items():
             frame = frame.where(frame[column] == value)
         return (frame.select(*columns) if columns else frame).toArrow()
 
     def append_frame(self, frame: DataFrame, name: str, txn_app_id: str, txn_version: int, codec: str = "zstd") -> None:
+        self._check_format(name)
         options = {"txnAppId": txn_app_id, "txnVersion": str(txn_version), "compression": codec}
         frame.write.format("delta").mode("append").options(**options).saveAsTable(self.identifier(name))
 

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from mirrorlake import tables as tables_module
 from mirrorlake.bronze import shape_bronze
 from mirrorlake.errors import StateMismatch
-from mirrorlake.records import BRONZE, INCIDENTS, OPS_TABLES, SourcePartition
+from mirrorlake.ledger import RELAY, compact
+from mirrorlake.records import BRONZE, INCIDENTS, LEDGER, OPS_TABLES, SourcePartition
 from mirrorlake.tables import (
     FORMAT_PROPERTY,
     FORMAT_VERSION,
@@ -56,6 +57,23 @@ def test_spark_reads_every_type_of_the_ops_tables(spark: SparkSession, tables: F
     assert found == [{**dict.fromkeys(INCIDENTS.names), **row}]
     for name, schema in OPS_TABLES.items():
         assert spark.table(tables.identifier(f"ops.{name}")).columns == schema.names
+
+
+def test_spark_reads_a_ledger_that_was_compacted(spark: SparkSession, tables: FolderTables) -> None:
+    ensure_ops(tables, "ops")
+    run = {"flow": "f", "target": "dr", "kind": RELAY, "epoch": 1, "source_topic": "orders", "source_topic_id": "id",
+           "source_partition": 0, "target_topic": "orders", "target_topic_id": "id", "target_partition": 0,
+           "count": 10, "reason": ""}  # fmt: skip
+    for first in range(0, 120, 10):  # beyond a checkpoint
+        offsets = {"source_first": first, "source_last": first + 9, "target_first": first, "target_end": first + 10}
+        tables.append("ops.ledger", pa.Table.from_pylist([{**run, **offsets, "at": NOON}], schema=LEDGER))
+    folder = tables.folder("ops.ledger")
+    assert folder
+    assert compact(folder, NOON)
+    whole = {**run, "source_first": 0, "source_last": 119, "target_first": 0, "target_end": 120, "count": 120}
+    found = spark.table(tables.identifier("ops.ledger"))
+    assert found.toArrow().to_pylist() == [{**whole, "at": NOON}]
+    assert found.where("flow = 'f' AND target_end > 100").count() == 1
 
 
 def test_delta_rs_reads_what_spark_wrote(spark: SparkSession, tables: FolderTables) -> None:
@@ -160,6 +178,15 @@ def test_a_catalog_table_of_a_newer_format_is_refused(spark: SparkSession, catal
     spark.sql(f"CREATE TABLE {schema}.x (number BIGINT) USING delta TBLPROPERTIES ({newer})")
     with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
         catalog.ensure(f"{schema}.x", PLAIN, {})
+    for use in (
+        lambda: catalog.append(f"{schema}.x", plain(1)),
+        lambda: catalog.append_once(f"{schema}.x", plain(1), "app", 0),
+        lambda: catalog.append_frame(spark.createDataFrame(plain(1)), f"{schema}.x", "app", 0),
+        lambda: catalog.read(f"{schema}.x"),
+    ):
+        with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
+            use()
+    assert spark.sql(f"DESCRIBE HISTORY {schema}.x").count() == 1
 
 
 def test_a_catalog_table_of_an_older_format_gets_what_it_lacks(

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -23,9 +24,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake import ledger as ledger_module
-from mirrorlake.errors import StorageUnreachable
+from mirrorlake.errors import StateMismatch, StorageUnreachable
 from mirrorlake.ledger import (
+    ADOPTED,
     BASELINE,
+    END,
     RELAY,
     REPAIR,
     REPLAY,
@@ -33,15 +36,18 @@ from mirrorlake.ledger import (
     Book,
     Entry,
     LedgerWriter,
+    compact,
     entry_from_row,
     fold,
+    joined,
     merged,
     read,
     relay_entries,
 )
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
-from mirrorlake.tables import FolderTables
+from mirrorlake.recovery import DEAD_LETTER, open_dead_letters
+from mirrorlake.tables import FORMAT_PROPERTY, FORMAT_VERSION, FolderTables
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SOURCE = SourcePartition("orders", "id-1", 0)
@@ -252,20 +258,24 @@ def commits(draw: st.DrawFn) -> list[Entry]:
     return rows
 
 
-@given(commits())
-def test_merged_rows_say_what_the_rows_said(rows: list[Entry]) -> None:
-    fewer = merged(rows)
+def assert_same_answers(rows: Sequence[Entry], fewer: Sequence[Entry], until: int = 120) -> None:
     assert fold(fewer) == fold(rows)
+    assert open_dead_letters(fewer) == open_dead_letters(rows)
     assert sum(row.count for row in fewer) == sum(row.count for row in rows)
     whole, short = OffsetMaps(rows), OffsetMaps(fewer)
-    for source in fold(rows).positions:
+    for source in {row.source for row in rows}:
         one, two = whole.of(source), short.of(source)
-        assert one
-        assert two
-        for offset in range(120):
+        assert (one is None) == (two is None)
+        for offset in range(until) if one and two else ():
+            assert (one.target, one.target_topic_id, one.runs) == (two.target, two.target_topic_id, two.runs)
             assert one.to_target(offset) == two.to_target(offset)
             assert one.to_source(offset) == two.to_source(offset)
             assert one.read_again(offset) == two.read_again(offset)
+
+
+@given(commits())
+def test_merged_rows_say_what_the_rows_said(rows: list[Entry]) -> None:
+    assert_same_answers(rows, merged(rows))
 
 
 @given(commits())
@@ -289,6 +299,139 @@ def test_what_differs_is_not_merged(other: dict[str, Any]) -> None:
     one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
     assert [(row.source_first, row.source_last, row.target_end) for row in merged([one, two])] == [(0, 19, 20)]
     assert merged([one, replace(two, **other)]) == [one, replace(two, **other)]
+
+
+# --- joining what many commits wrote ---
+
+TODAY = NOON.replace(hour=0)
+YESTERDAY = TODAY - timedelta(days=1)
+Commit = tuple[datetime, list[Entry]]
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> list[Entry]:
+    """Rows that no flow would write, close to each other."""
+    few = st.integers(0, 4)
+    kinds = st.sampled_from([RELAY, RELAY, RELAY, SKIP, REPAIR, REPLAY, BASELINE, ADOPTED, END])
+
+    def row(kind: str, first: int, count: int, shift: int, epoch: int) -> Entry:
+        reason = DEAD_LETTER if kind == SKIP else ""
+        return entry(kind, first, first + count - 1, first + count + shift // 4, 1 + epoch // 3, reason=reason)
+
+    rows = st.builds(row, kinds, few, st.integers(1, 3), few, few)
+    return draw(st.lists(rows, max_size=8))
+
+
+@st.composite
+def in_commits(draw: st.DrawFn, rows: st.SearchStrategy[list[Entry]]) -> list[Commit]:
+    """Some rows to each commit, seconds or days after the one before; each commit merged for itself, or not."""
+    left, found, at = draw(rows), list[Commit](), YESTERDAY - timedelta(days=3)
+    while left:
+        count, each = draw(st.integers(1, 3)), draw(st.sampled_from([merged, list]))
+        at += timedelta(seconds=draw(st.integers(1, 90)), hours=draw(st.sampled_from([0, 0, 0, 20])))
+        found.append((at, each(left[:count])))
+        left = left[count:]
+    return found
+
+
+def as_table(commits: Sequence[Commit]) -> pa.Table:
+    """As delta-rs gives it: the newest commit first."""
+    rows = [each.row(at) for at, entries in reversed(commits) for each in entries]
+    return pa.Table.from_pylist(rows, schema=LEDGER)
+
+
+def as_read(table: pa.Table) -> list[Entry]:
+    return [entry_from_row(row) for row in table.sort_by("at").to_pylist()]
+
+
+@given(in_commits(commits() | anything()))
+def test_rows_joined_across_commits_say_what_they_said(written: list[Commit]) -> None:
+    table = as_table(written)
+    fewer = joined(table, YESTERDAY)
+    assert fewer.schema == table.schema
+    assert_same_answers(as_read(table), as_read(fewer))
+    assert joined(fewer, YESTERDAY) == fewer
+
+
+@given(in_commits(commits()), st.data())
+def test_whichever_files_are_joined_the_answers_stay(written: list[Commit], data: st.DataObject) -> None:
+    """Full ones stay as they are, and others are appended meanwhile."""
+    chosen = [data.draw(st.booleans()) for _ in written]
+    small = as_table([each for each, mine in zip(written, chosen, strict=True) if mine])
+    rest = as_table([each for each, mine in zip(written, chosen, strict=True) if not mine])
+    assert_same_answers(as_read(as_table(written)), as_read(pa.concat_tables([rest, joined(small, YESTERDAY)])))
+
+
+def counts(table: pa.Table, span: Callable[[datetime], Any]) -> dict[Any, int]:
+    found: dict[Any, int] = {}
+    for row in table.to_pylist():
+        key = row["kind"], span(row["at"])
+        found[key] = found.get(key, 0) + row["count"]
+    return found
+
+
+def by_minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
+
+
+@given(in_commits(commits()))
+def test_what_was_delivered_when_stays_by_the_minute_for_a_day_and_by_the_day_for_good(written: list[Commit]) -> None:
+    table = as_table(written)
+    fewer = joined(table, YESTERDAY)
+    assert counts(table, datetime.date) == counts(fewer, datetime.date)
+    young, still_young = (each.filter(pc.greater_equal(each["at"], YESTERDAY)) for each in (table, fewer))
+    assert counts(young, by_minute) == counts(still_young, by_minute)
+    assert pc.max(table["at"]) == pc.max(fewer["at"])
+
+
+def trickle(at: datetime, count: int, first: int = 0) -> list[Commit]:
+    """A record a second, each in a commit of its own."""
+    return [
+        (at + timedelta(seconds=number), [entry(first=number, last=number, end=number + 1)])
+        for number in range(first, first + count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hours", "rows"), [(-24, [7200]), (0, [60] * 120), (-1, [3600] + [60] * 60)], ids=["old", "young", "both"]
+)
+def test_a_trickle_is_a_row_for_each_minute_and_then_for_each_day(hours: int, rows: list[int]) -> None:
+    table = joined(as_table(trickle(YESTERDAY + timedelta(hours=hours), 7200)), YESTERDAY)
+    assert table.sort_by("source_first")["count"].to_pylist() == rows
+
+
+BETWEEN = [
+    entry(SKIP, 5, 9, 10, reason=DEAD_LETTER), entry(REPAIR, 10, 12, 30), entry(REPLAY, 3, 4, 40), entry(END, 10, 9, 10)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", BETWEEN, ids=lambda other: other.kind)
+def test_nothing_is_joined_across_a_row_between(other: Entry) -> None:
+    one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
+    table = as_table([(NOON, [one]), (NOON + timedelta(seconds=1), [other]), (NOON + timedelta(seconds=2), [two])])
+    assert joined(table, YESTERDAY).num_rows == 3
+
+
+@pytest.mark.parametrize(("epoch", "rows"), [(1, 2), (2, 3)])
+def test_a_baseline_comes_first_in_its_epoch_whenever_it_was_written(epoch: int, rows: int) -> None:
+    one, two = entry(last=9, end=10), entry(first=10, last=19, end=20, epoch=epoch)
+    anew = baseline(10, 10, epoch)
+    table = as_table([(NOON, [one]), (NOON + timedelta(seconds=1), [anew]), (NOON + timedelta(seconds=2), [two])])
+    assert joined(table, YESTERDAY).num_rows == rows
+    assert_same_answers(as_read(table), as_read(joined(table, YESTERDAY)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"epoch": 2}, {"target": "hubs"}, {"flow": "g"}, {"target_topic_id": "made anew"}, {"kind": REPAIR},
+     {"source": SOURCE._replace(topic_id="id-2")}, {"target_partition": TARGET._replace(partition=1)},
+     {"source_first": 11}, {"target_first": 11}, {"reason": "recovered"}],
+    ids=str,
+)  # fmt: skip
+def test_what_differs_is_not_joined(other: dict[str, Any]) -> None:
+    one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
+    assert joined(as_table([(NOON, [one, two])]), YESTERDAY).num_rows == 1
+    assert joined(as_table([(NOON, [one, replace(two, **other)])]), YESTERDAY).num_rows == 2
 
 
 # --- writing ---
@@ -450,12 +593,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "COMPACT_SOON", 3)
 
 
-def written_one_by_one(root: Path, count: int, epoch: int = 1) -> FolderTables:
+def written_one_by_one(root: Path, count: int, epoch: int = 1, steps: int = 0) -> FolderTables:
+    """Rows that go on where the one before them ended, if the target's log makes steps."""
     tables = FolderTables(root)
     tables.ensure("ops.ledger", LEDGER, {})
     writer = writer_for(tables)
     for number in range(count):
-        writer.add([entry(first=number, last=number, epoch=epoch)])
+        writer.add([entry(first=number, last=number, end=10 + steps * number, epoch=epoch)])
         writer.flush()
     writer.close()
     return tables
@@ -480,31 +624,181 @@ def test_a_compaction_that_meets_another_writer_fails_nothing_and_is_tried_again
 
     monkeypatch.setattr(ledger_module, "DeltaTable", meets_another)
     tables = written_one_by_one(tmp_path, 9)
-    assert len(tried) == 3
+    assert len(tried) == 1 + 3  # a look at the start
     assert len(read(tables, "ops.ledger", "f", "dr")) == 9
 
 
 @pytest.mark.usefixtures("often")
 def test_only_one_compacts_at_a_time(tmp_path: Path) -> None:
     tables = written_one_by_one(tmp_path, 1)
-    with (tmp_path / "tables" / "ops" / "ledger" / "_compacting").open("w") as lock:
+    with (folder_of(tmp_path) / "_compacting").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         written_one_by_one(tmp_path, 9)
     assert len(DeltaTable(tables.folder("ops.ledger")).file_uris()) == 10
 
 
-def test_processes_that_append_and_compact_at_once_leave_every_row_once(tmp_path: Path) -> None:
+def folder_of(root: Path) -> Path:
+    return root / "tables" / "ops" / "ledger"
+
+
+def in_files(root: Path, commits: Sequence[Commit]) -> FolderTables:
+    tables = FolderTables(root)
+    tables.ensure("ops.ledger", LEDGER, {"delta.checkpointInterval": "10"})
+    for each in commits:
+        tables.append("ops.ledger", as_table([each]))
+    return tables
+
+
+def ledger_of(tables: FolderTables) -> DeltaTable:
+    return DeltaTable(tables.folder("ops.ledger"))
+
+
+def spans_of(tables: FolderTables) -> list[tuple[int, int]]:
+    return sorted((row.source_first, row.source_last) for row in read(tables, "ops.ledger", "f", "dr"))
+
+
+def test_rows_of_many_commits_become_one_and_the_table_stays_what_it_was(tmp_path: Path) -> None:
+    tables = in_files(tmp_path, trickle(YESTERDAY - timedelta(days=1), 20))
+    before = ledger_of(tables)
+    assert compact(folder_of(tmp_path), NOON)
+    after = ledger_of(tables)
+    assert spans_of(tables) == [(0, 19)]
+    assert len(after.file_uris()) == 1
+    assert after.version() == before.version() + 1
+    assert after.metadata().configuration == before.metadata().configuration
+    assert after.schema() == before.schema()
+
+
+def test_a_folder_may_look_like_a_column(tmp_path: Path) -> None:
+    root = tmp_path / "target=elsewhere"
+    tables = in_files(root, trickle(NOON, 3))
+    assert compact(folder_of(root), NOON)
+    assert spans_of(tables) == [(0, 2)]
+
+
+def test_where_there_is_nothing_to_join_nothing_is_written(tmp_path: Path) -> None:
+    tables = in_files(tmp_path, trickle(NOON, 1))
+    assert compact(folder_of(tmp_path), NOON)
+    assert ledger_of(tables).version() == 1
+
+
+def full_when(bytes_: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "_FULL_BYTES", bytes_)
+
+
+def test_a_full_file_is_written_once_more_when_it_is_old_and_then_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(tmp_path)
+    tables = in_files(
+        tmp_path, [(NOON, [row for _, rows in trickle(NOON, 5, first) for row in rows]) for first in (0, 5)]
+    )
+    full_when(1, monkeypatch)
+    for now, version, spans in [
+        (NOON, 2, [(n, n) for n in range(10)]),
+        (NOON + timedelta(days=2), 4, [(0, 4), (5, 9)]),
+        (NOON + timedelta(days=3), 4, [(0, 4), (5, 9)]),
+    ]:
+        assert compact(folder, now)
+        assert (ledger_of(tables).version(), spans_of(tables)) == (version, spans)
+    full_when(1 << 20, monkeypatch)
+    assert compact(folder, NOON + timedelta(days=3))
+    assert spans_of(tables) == [(0, 9)]
+
+
+def appends(tables: FolderTables) -> None:
+    tables.append("ops.ledger", as_table(trickle(NOON, 1, first=20)))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the last look", "after it"])
+def test_what_is_appended_during_a_compaction_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    tables, looks = in_files(tmp_path, trickle(NOON, 20)), list[int]()
+    look = ledger_module._files
+
+    def meets_an_append(table: DeltaTable) -> list[dict[str, Any]]:
+        found = look(table)
+        looks.append(1)
+        if len(looks) == 1 + late:
+            appends(tables)
+        return found
+
+    monkeypatch.setattr(ledger_module, "_files", meets_an_append)
+    assert compact(folder_of(tmp_path), NOON)
+    assert spans_of(tables) == [(0, 19), (20, 20)]
+    assert len(looks) == 2 + late
+
+
+def test_a_compaction_whose_files_are_gone_leaves_the_rows_to_who_was_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of somebody who does not know the lock."""
+    tables, swap = in_files(tmp_path, trickle(NOON, 20)), ledger_module._replace_files
+
+    def comes_second(*given: Any) -> bool:
+        DeltaTable(tables.folder("ops.ledger")).optimize.compact()
+        return swap(*given)
+
+    monkeypatch.setattr(ledger_module, "_replace_files", comes_second)
+    assert not compact(folder_of(tmp_path), NOON)
+    assert spans_of(tables) == [(n, n) for n in range(20)]
+
+
+def test_a_compaction_that_is_killed_leaves_all_as_it_was(tmp_path: Path) -> None:
+    tables = in_files(tmp_path, trickle(NOON, 20))
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from mirrorlake import ledger\n"
+        "import test_ledger\n"
+        "ledger._replace_files = lambda *_: os._exit(9)\n"
+        "ledger.compact(Path(sys.argv[1]), test_ledger.NOON)\n"
+    )
+    folder = folder_of(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code, str(folder)], env=environment).returncode == 9
+    assert (ledger_of(tables).version(), spans_of(tables)) == (20, [(n, n) for n in range(20)])
+    assert compact(folder, NOON)
+    assert spans_of(tables) == [(0, 19)]
+
+
+def test_a_ledger_of_a_newer_format_is_not_compacted(tmp_path: Path) -> None:
+    tables = in_files(tmp_path, trickle(NOON, 3))
+    newer = {FORMAT_PROPERTY: str(FORMAT_VERSION + 1)}
+    ledger_of(tables).alter.set_table_properties(newer, raise_if_not_exists=False)
+    version = ledger_of(tables).version()
+    with pytest.raises(StateMismatch):
+        compact(folder_of(tmp_path), NOON)
+    writer = writer_for(tables)
+    assert not writer._compact()
+    writer.add([entry()])
+    with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
+        writer.close()
+    assert ledger_of(tables).version() == version
+
+
+@pytest.mark.usefixtures("often")
+def test_processes_that_commit_once_each_compact_all_the_same(tmp_path: Path) -> None:
+    for _ in range(12):
+        tables = written_one_by_one(tmp_path, 1)
+    assert len(ledger_of(tables).file_uris()) <= 4
+
+
+@pytest.mark.parametrize("steps", [0, 1], ids=["nothing goes on", "all goes on"])
+def test_processes_that_append_and_compact_at_once_leave_every_offset_once(tmp_path: Path, steps: int) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from mirrorlake import ledger; from mirrorlake.tables import FolderTables\n"
         "import test_ledger\n"
         "ledger.COMPACT_EVERY = ledger.COMPACT_SOON = 2\n"
-        "test_ledger.written_one_by_one(Path(sys.argv[1]), 20, int(sys.argv[2]))\n"
+        "test_ledger.written_one_by_one(Path(sys.argv[1]), 20, *map(int, sys.argv[2:]))\n"
     )
     FolderTables(tmp_path).ensure("ops.ledger", LEDGER, {})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path)]
-    processes = [subprocess.Popen([*command, str(epoch)], env=environment) for epoch in (1, 2, 3)]
+    processes = [subprocess.Popen([*command, str(epoch), str(steps)], env=environment) for epoch in (1, 2, 3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     rows = read(FolderTables(tmp_path), "ops.ledger", "f", "dr")
-    assert sorted((row.epoch, row.source_first) for row in rows) == [(e, n) for e in (1, 2, 3) for n in range(20)]
+    assert (len(rows) < 60) == bool(steps)
+    offsets = [(row.epoch, offset) for row in rows for offset in range(row.source_first, row.source_last + 1)]
+    assert sorted(offsets) == [(epoch, offset) for epoch in (1, 2, 3) for offset in range(20)]

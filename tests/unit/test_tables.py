@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,37 @@ def test_a_table_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path / "tables" / "ops" / "x", PLAIN, configuration=newer, raise_if_key_not_exists=False)
     with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}"):
         tables.ensure("ops.x", PLAIN, {})
+
+
+def never_written(_folder: Path) -> list[Path]:
+    raise AssertionError("nothing may be written for a table that is not ours to write")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tables: tables.append("ops.x", plain(1)),
+        lambda tables: tables.append_once("ops.x", plain(1), "app", 1),
+        lambda tables: tables.append_files(never_written, "ops.x", "app", 1),
+        lambda tables: tables.read("ops.x"),
+    ],
+    ids=["append", "append_once", "append_files", "read"],
+)
+def test_a_table_that_became_newer_is_left_as_it_is(tmp_path: Path, use: Callable[[FolderTables], Any]) -> None:
+    tables = FolderTables(tmp_path)
+    tables.ensure("ops.x", PLAIN, {})
+    table = DeltaTable(tmp_path / "tables" / "ops" / "x")
+    table.alter.set_table_properties({FORMAT_PROPERTY: str(FORMAT_VERSION + 1)}, raise_if_not_exists=False)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    with pytest.raises(StateMismatch, match=f"format {FORMAT_VERSION + 1}, .* knows {FORMAT_VERSION}"):
+        use(tables)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_an_append_to_a_table_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnreachable, match=r"no table ops\.x"):
+        FolderTables(tmp_path).append("ops.x", plain(1))
+    assert not FolderTables(tmp_path).exists("ops.x")
 
 
 def test_a_table_of_an_older_format_gets_what_it_lacks_and_keeps_its_rows(tmp_path: Path) -> None:
