@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -24,11 +25,11 @@ from mirrorlake.bench.benchmark import commit, describe
 from mirrorlake.bench.commands import command_line, keep_coefficients, latency_cells, present, size_rows
 from mirrorlake.bench.contenders import MM2_LAB, described
 from mirrorlake.bench.delay import CHUNK_BYTES, serve
-from mirrorlake.bench.measure import Sample, latency_figures, memory_of, throughput_figures
+from mirrorlake.bench.measure import Sample, growth_figures, latency_figures, memory_of, throughput_figures
 from mirrorlake.bench.processes import cpu_seconds_of, usage_of
 from mirrorlake.bench.records import Values
 from mirrorlake.bench.results import GOALS, Measured, Spread, from_json
-from mirrorlake.bench.scenarios import FILL, IDLE, LATENCY, MIRRORLAKE, MM2_LZ4, MM2_TUNED, Scenario
+from mirrorlake.bench.scenarios import FILL, GROWTH, IDLE, LATENCY, MIRRORLAKE, MM2_LZ4, MM2_TUNED, Scenario
 from mirrorlake.cli import app
 from mirrorlake.errors import UsageFault
 from mirrorlake.lab.mm2 import mm2_properties
@@ -52,6 +53,7 @@ def test_figures_tell_warm_from_overall() -> None:
     assert found["steady_mb_per_second"] == pytest.approx(0.4)
     assert found["records_per_second"] == pytest.approx(1000 / 16.5)
     assert found["steady_cpu_seconds_per_million"] == pytest.approx(3 / 650 * 1e6)
+    assert found["cpu_seconds"] == 15
     assert found["cpu_seconds_per_million"] == pytest.approx(15_000)
     assert found["peak_memory_mib"] == 16
     assert found["written_bytes_per_record"] == 5
@@ -62,6 +64,29 @@ def test_late_records_count_in_latency() -> None:
     assert found["latency_p50_seconds"] == 0.5
     assert found["latency_p99_seconds"] > 2.9
     assert found["latency_max_seconds"] == 9
+
+
+SIZES = [250_000, 1_250_000, 2_500_000]
+
+
+def growth(start: float, per_million: float, per_million_squared: float = 0) -> dict[str, float]:
+    millions = [records / 1e6 for records in SIZES]
+    return growth_figures(SIZES, [start + per_million * n + per_million_squared * n * n for n in millions])
+
+
+def test_the_start_of_a_run_hides_no_growth() -> None:
+    linear, square = growth(9, 12), growth(9, 12, 2)
+    assert (linear["small_cpu_seconds"], linear["large_cpu_seconds"]) == (12, 39)
+    assert linear["earlier_cpu_seconds_per_million"] == pytest.approx(12)
+    assert linear["added_cpu_ratio"] == pytest.approx(1)
+    assert linear["whole_cpu_ratio"] == pytest.approx(39 / 12)
+    # Ten times the records for far less than ten times the CPU, start and all; yet each costs more than the one before.
+    assert square["whole_cpu_ratio"] < 10
+    assert square["added_cpu_ratio"] == pytest.approx((12 + 2 * 3.75) / (12 + 2 * 1.5))
+
+
+def test_runs_that_cost_less_the_larger_they_are_say_nothing_of_what_one_more_costs() -> None:
+    assert "added_cpu_ratio" not in growth(9, -1)
 
 
 # --- many runs ---
@@ -80,8 +105,20 @@ def test_one_factor_is_varied_at_a_time() -> None:
     base = asdict(found[0])
     factors = ("record_bytes", "partitions", "targets", "round_trip_ms")
     varied = {s.name: [f for f in factors if asdict(s)[f] != base[f]] for s in found if s.kind == scenarios.THROUGHPUT}
-    assert sorted(map(len, varied.values())) == [0, 0, 1, 1, 1, 1, 1, 1], "base, a tenth of it, and the others"
+    assert sorted(map(len, varied.values())) == [0, 1, 1, 1, 1, 1, 1], "base, and the others"
     assert {name for goal in GOALS for name in (goal.scenario, goal.against) if name} <= {s.name for s in found}
+
+
+@pytest.mark.parametrize("records", [10_000, 500_000, 2_000_000])
+def test_growth_is_tenfold_by_way_of_half(records: int) -> None:
+    grown = {s.name: s.steps for s in scenarios.full(records) if s.kind == GROWTH}
+    by_records, by_partitions = grown[scenarios.MORE_RECORDS], grown[scenarios.MORE_PARTITIONS]
+    most = min(5 * records, scenarios.GROWN_RECORDS)
+    assert [s.records for s in by_records] == [s.records for s in by_partitions] == [most // 10, most // 2, most]
+    assert [s.partitions for s in by_records] == [4, 4, 4]
+    assert len({s.records / s.partitions for s in by_partitions}) == 1, "each is as full"
+    assert all(s.kind == scenarios.THROUGHPUT and not s.steps for s in [*by_records, *by_partitions])
+    assert not [s for s in scenarios.quick() if s.kind == GROWTH]
 
 
 def test_results_say_what_was_asked_for() -> None:
@@ -158,6 +195,8 @@ def run_of(scenario: Scenario, contender: str) -> dict[str, float]:
     if scenario.kind == LATENCY:
         ages = {"latency_p50_seconds": 0.7, "latency_p99_seconds": 2.5, "latency_max_seconds": 4.0}
         return {**ages, "cpu_seconds_per_million": cost(scenario) + 50, "peak_memory_mib": 900.0}
+    if scenario.kind == GROWTH:
+        return growth(9, 12)
     rate = {MIRRORLAKE: 90_000.0, MM2_TUNED: 60_000.0}.get(contender, 30_000.0)
     return {
         "steady_records_per_second": rate, "steady_mb_per_second": rate * scenario.record_bytes / 1e6,
@@ -185,10 +224,29 @@ def test_goals_are_judged_by_their_bounds(document: dict[str, Any]) -> None:
         "latency at 2,000 records/s, p99, seconds"
     ]
     assert GOALS[0].reached({}) is None
-    del measured[scenarios.TENTH]
-    assert [goal.text for goal in GOALS if not goal.reached(measured)] == [
-        "ten times the records: CPU for each, start and all, against a tenth"
-    ]
+
+
+def test_growth_is_a_goal_with_the_spread_of_its_rounds(document: dict[str, Any]) -> None:
+    measured = from_json(document)
+    measured[scenarios.MORE_RECORDS].rounds[:] = [{MIRRORLAKE: growth(9, 12, more)} for more in (0, 1, 2)]
+    found = [goal.reached(measured) for goal in GOALS if goal.scenario == scenarios.MORE_RECORDS]
+    (added, linear), (whole, tenfold) = filter(None, found)
+    assert (added.least, added.most) == (pytest.approx(1), pytest.approx(1.3))
+    assert whole.most < 10
+    assert (linear, tenfold) == (False, True)
+
+
+def test_older_results_lack_growth_and_say_so(document: dict[str, Any]) -> None:
+    older = [held for held in document["scenarios"] if held["scenario"]["kind"] != GROWTH]
+    tenth = Scenario(scenarios.TENTH, records=200_000, contenders=(MIRRORLAKE,))
+    older.append({"scenario": asdict(tenth), "rounds": [{MIRRORLAKE: {"steady_cpu_seconds_per_million": 999.0}}]})
+    for held in older:
+        del held["scenario"]["sizes"]
+    document["scenarios"] = older
+    text = page.page(document)
+    assert text.count("| not measured |") == 4
+    assert "### Growth" not in text
+    assert sizing.fit(document).error_share == pytest.approx(0, abs=1e-9), "a tenth is no point of the fit"
 
 
 def test_the_page_holds_every_scenario_and_contender(document: dict[str, Any]) -> None:
@@ -211,14 +269,18 @@ def test_the_readme_says_what_was_run_and_how_it_compares(document: dict[str, An
     assert "| 2,000 records/s | mm2-tuned | 0.7 | 2.5 | 4 |" in text
 
 
-@pytest.fixture(scope="module")
-def writer() -> Any:
-    spec = importlib.util.spec_from_file_location("write_performance", ROOT / "docs" / "write_performance.py")
+def script(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def writer() -> Any:
+    return script("docs/write_performance.py")
 
 
 def test_pages_say_what_the_kept_results_say(writer: Any) -> None:
@@ -280,7 +342,7 @@ def test_results_are_shown_and_written(
 ) -> None:
     present(document, tmp_path)
     shown = capsys.readouterr().out
-    assert all(title in shown for title in ("Throughput", "Latency", "Idle topics", "Ratios", "Goals"))
+    assert all(title in shown for title in ("Throughput", "Latency", "Growth", "Idle topics", "Ratios", "Goals"))
     assert "### Goals" in (tmp_path / "results.md").read_text()
 
 
@@ -423,6 +485,24 @@ def test_the_size_command_says_its_error(document: dict[str, Any], tmp_path: Pat
 
 
 # --- instruments ---
+
+
+def test_profiles_are_tables() -> None:
+    profiles = script("benchmarks/profiles.py")
+    shaped = profiles.shape(argparse.Namespace(bytes=[100], mib=1, rounds=1))
+    assert [line.split("|")[2].strip() for line in shaped.splitlines()[2:]] == [
+        "in: messages to Arrow", "out: Arrow to what is produced, 2 MiB at a time", "the same, 8 MiB at a time"
+    ]  # fmt: skip
+    counted = profiles.files(argparse.Namespace(files=[0, 5], rounds=1))
+    assert counted.startswith("| CPU, ms | 0 files | 5 files |")
+    threads = [
+        "kafka-admin-client-thread | adminclient-3",
+        "stream execution thread for [id = 1a, runId = 2b]",
+        "Thread-4",
+    ]
+    assert [profiles.plain(thread) for thread in threads] == [
+        "kafka-admin-client-thread", "stream execution thread for", "Thread"
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")

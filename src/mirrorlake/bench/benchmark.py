@@ -70,6 +70,7 @@ def in_short(figures: Figures) -> str:
         "latency_p50_seconds": "p50 {:.2f} s",
         "latency_p99_seconds": "p99 {:.2f} s",
         "cores": "{:.2f} cores",
+        "added_cpu_ratio": "one more costs {:.2f} times the CPU",
     }
     return ", ".join(text.format(figures[key]) for key, text in shown.items() if key in figures)
 

@@ -15,7 +15,7 @@ import numpy as np
 from mirrorlake.bench.contenders import Job, require_alive, running
 from mirrorlake.bench.processes import Usage, cpu_seconds_of, usage_of
 from mirrorlake.bench.records import Arrivals, check_copy, feeding
-from mirrorlake.bench.scenarios import END_SHARE, FILL, IDLE, LATENCY, MIRRORLAKE, WARM_SHARE, Scenario
+from mirrorlake.bench.scenarios import END_SHARE, FILL, GROWTH, IDLE, LATENCY, MIRRORLAKE, WARM_SHARE, Scenario
 from mirrorlake.bench.stage import Stage
 from mirrorlake.errors import ClusterUnreachable, TargetDiverged, Transient
 from mirrorlake.kafka import Cluster
@@ -59,6 +59,7 @@ def throughput_figures(samples: Sequence[Sample], records: int, record_bytes: in
         "mb_per_second": overall * record_bytes / 1e6,
         "steady_records_per_second": steady / max(1e-9, ended - begun),
         "steady_mb_per_second": steady * record_bytes / 1e6 / max(1e-9, ended - begun),
+        "cpu_seconds": last.cpu_seconds,
         "cpu_seconds_per_million": last.cpu_seconds / records * 1e6,
         "steady_cpu_seconds_per_million": (cpu_at(samples, ended) - cpu_at(samples, begun)) / steady * 1e6,
         "broker_cpu_seconds_per_million": (last.broker_cpu_seconds - samples[0].broker_cpu_seconds) / records * 1e6,
@@ -89,6 +90,17 @@ def latency_figures(ages_seconds: Sequence[float]) -> Figures:
         "latency_max_seconds": max(ages_seconds),
         "records": len(ages_seconds),
     }
+
+
+def growth_figures(records: Sequence[int], cpu_seconds: Sequence[float]) -> Figures:
+    """Of three runs, from small to large: what a run costs but once, its start, cancels where two are subtracted."""
+    whole = dict(zip(("small", "middle", "large"), cpu_seconds, strict=True))
+    earlier, later = np.diff(cpu_seconds) / np.diff(records) * 1e6
+    figures = {f"{name}_cpu_seconds": seconds for name, seconds in whole.items()}
+    figures |= {"earlier_cpu_seconds_per_million": float(earlier), "later_cpu_seconds_per_million": float(later)}
+    figures["whole_cpu_ratio"] = whole["large"] / whole["small"]
+    # So few records that the start's own spread is more than they cost: there is nothing to compare with.
+    return figures | ({"added_cpu_ratio": float(later / earlier)} if earlier > 0 else {})
 
 
 # --- watching ---
@@ -181,13 +193,13 @@ class Runs:
 
     def measure(self, scenario: Scenario, contender: str) -> Figures:
         self.count += 1
-        kinds = {FILL: self._fill, LATENCY: self._latency, IDLE: self._idle}
+        kinds = {FILL: self._fill, LATENCY: self._latency, IDLE: self._idle, GROWTH: self._growth}
         return kinds.get(scenario.kind, self._throughput)(scenario, contender)
 
     def prepare(self, scenario: Scenario) -> None:
         """What is not measured: a full source, and for a fill a bronze that holds all of it."""
-        if scenario.records:
-            self.stage.prepare(scenario)
+        if filled := scenario.steps or ([scenario] if scenario.records else []):
+            self.stage.prepare(*filled)
         if scenario.kind == FILL:
             self.count += 1
             self.bronze = self._job(scenario, scenario.topic)
@@ -217,6 +229,17 @@ class Runs:
             figures["bronze_bytes_per_record"] = bronze_bytes(job.folder / "state") / scenario.records
         self._forget(job)
         return figures
+
+    def _growth(self, scenario: Scenario, contender: str) -> Figures:
+        """All sizes in one round, since machines drift from round to round."""
+        cpu_seconds, compared = [], 0
+        for step in scenario.steps:
+            self.count += 1
+            job = self._job(step, step.topic)
+            cpu_seconds.append(self._relay(step, contender, job)["cpu_seconds"])
+            compared += self._check(step, job)
+            self._forget(job)
+        return {**growth_figures([step.records for step in scenario.steps], cpu_seconds), "compared": compared}
 
     def _relay(self, scenario: Scenario, contender: str, job: Job, fresh: Sequence[str] = ()) -> Figures:
         """Launch, and watch until every target (of `fresh`, where named) has all records."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mirrorlake.bench.results import GOALS, Measured, Spread, from_json, rounds_of
-from mirrorlake.bench.scenarios import IDLE, LATENCY, MIRRORLAKE
+from mirrorlake.bench.scenarios import FILL, GROWTH, IDLE, LATENCY, MIRRORLAKE, THROUGHPUT
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 CARRIED = {
@@ -28,20 +28,33 @@ PACED = {
     "peak_memory_mib": "memory, MiB",
 }
 RESTING = {"cores": "cores", "peak_memory_mib": "memory, MiB"}
+GROWING = {
+    "small_cpu_seconds": "CPU s, a tenth",
+    "middle_cpu_seconds": "a half",
+    "large_cpu_seconds": "all",
+    "whole_cpu_ratio": "all / a tenth",
+    "earlier_cpu_seconds_per_million": "CPU s per million more, to half",
+    "later_cpu_seconds_per_million": "from half",
+    "added_cpu_ratio": "from half / to half",
+}
 
 
 def tables(document: Mapping[str, Any]) -> dict[str, Table]:
     """Title -> heading and rows."""
-    measured = list(from_json(document).values())
-    carried = [held for held in measured if held.scenario["kind"] not in (LATENCY, IDLE)]
+    carried = _of_kind(document, THROUGHPUT, FILL)
     found = {
         "Throughput": _table(carried, CARRIED),
-        "Latency": _table([held for held in measured if held.scenario["kind"] == LATENCY], PACED),
-        "Idle topics": _table([held for held in measured if held.scenario["kind"] == IDLE], RESTING),
+        "Latency": _table(_of_kind(document, LATENCY), PACED),
+        "Growth": _table(_of_kind(document, GROWTH), GROWING),
+        "Idle topics": _table(_of_kind(document, IDLE), RESTING),
         "Ratios": _ratios(carried),
         "Goals": _goals(document),
     }
     return {title: table for title, table in found.items() if table[1]}
+
+
+def _of_kind(document: Mapping[str, Any], *kinds: str) -> list[Measured]:
+    return [held for held in from_json(document).values() if held.scenario["kind"] in kinds]
 
 
 def _table(measured: Sequence[Measured], figures: Mapping[str, str]) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.bench.results import Measured, Spread, from_json
-from mirrorlake.bench.scenarios import CONTENDERS, IDLE, LATENCY
+from mirrorlake.bench.scenarios import CONTENDERS, FILL, LATENCY, THROUGHPUT
 from mirrorlake.errors import UsageFault
 
 COLOURS = dict(zip(CONTENDERS, ("#9aa5b1", "#52606d", "#323f4b", "#0b7285"), strict=True))
@@ -22,7 +22,7 @@ LATENCIES = {"p50": "latency_p50_seconds", "p99": "latency_p99_seconds", "max": 
 
 def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     measured = from_json(document)
-    carried = [m for m in measured.values() if m.scenario["kind"] not in (LATENCY, IDLE)]
+    carried = [m for m in measured.values() if m.scenario["kind"] in (THROUGHPUT, FILL)]
     paced = [m for m in measured.values() if m.scenario["kind"] == LATENCY]
     paths = [_bars(_rows(carried, figure), title, folder / file) for file, (figure, title) in PICTURES.items()]
     if paced:

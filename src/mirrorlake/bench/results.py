@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirrorlake.bench.scenarios import CONTENDERS, MIRRORLAKE, MM2_TUNED, TENTH, Scenario
+from mirrorlake.bench.scenarios import CONTENDERS, MIRRORLAKE, MM2_TUNED, MORE_PARTITIONS, MORE_RECORDS, Scenario
 
 Rounds = list[dict[str, dict[str, float]]]
 """For each round: contender -> figures."""
@@ -108,6 +108,7 @@ class Goal:
 
 RATE, OVERALL = "steady_records_per_second", "records_per_second"
 READS, COST = "source_bytes_per_record", "steady_cpu_seconds_per_million"
+ADDED, WHOLE = "added_cpu_ratio", "whole_cpu_ratio"
 GOALS = (
     Goal("one target, 1 kB: steady rate, against tuned MM2", "base", RATE, True, least=1.0),
     Goal("three targets, 1 kB: steady rate, against tuned MM2", "3 targets", RATE, True, least=1.5),
@@ -118,9 +119,13 @@ GOALS = (
     Goal("latency at 2,000 records/s, p50, seconds", "2,000 records/s", "latency_p50_seconds", False, most=1.0),
     Goal("latency at 2,000 records/s, p99, seconds", "2,000 records/s", "latency_p99_seconds", False, most=2.0),
     Goal("start until the first record, against tuned MM2", "base", "first_record_seconds", True, most=1.0),
-    # Of the whole run: a tenth is one batch, in whose steady part only one of the two legs is at work.
-    Goal("ten times the records: CPU for each, start and all, against a tenth", "base", "cpu_seconds_per_million",
-         False, most=1.0, against=TENTH),
+    Goal("ten times the records: CPU that one more costs, from half on against up to half",
+         MORE_RECORDS, ADDED, False, most=1.1),
+    Goal("ten times the records: CPU of the whole run, against a tenth of them", MORE_RECORDS, WHOLE, False, most=10.0),
+    Goal("ten times the partitions, each as full: CPU that one more costs, from half on against up to half",
+         MORE_PARTITIONS, ADDED, False, most=1.1),
+    Goal("ten times the partitions, each as full: CPU of the whole run, against a tenth of them",
+         MORE_PARTITIONS, WHOLE, False, most=10.0),
     Goal("sixteen partitions: steady CPU for each record, against one partition", "16 partitions", COST, False,
          most=2.0, against="1 partition"),
     Goal("500 mostly idle topics, cores", "500 idle topics", "cores", False, most=0.5),

@@ -53,13 +53,16 @@ class Stage:
 
     # -- topics
 
-    def prepare(self, scenario: Scenario) -> None:
-        """The scenario's topic on the source, full; made once for all that share it."""
-        if scenario.topic in self.loaded:
-            return
-        for topic in self.loaded:
-            self.drop("src", topic)
-        self.loaded = {scenario.topic}
+    def prepare(self, *scenarios: Scenario) -> None:
+        """The scenarios' topics on the source, full, and no others; made once for all that share them."""
+        wanted = {scenario.topic: scenario for scenario in scenarios}
+        self.drop("src", *(self.loaded - set(wanted)))
+        for topic, scenario in wanted.items():
+            if topic not in self.loaded:
+                self._fill(scenario)
+        self.loaded = set(wanted)
+
+    def _fill(self, scenario: Scenario) -> None:
         self.create(scenario.topic, scenario.partitions)
         load(self.source.inside(), scenario.topic, scenario.partitions, scenario.records, scenario.record_bytes)
 
