@@ -36,13 +36,13 @@ from mirrorlake import jars, session
 from mirrorlake.bronze import Ingest, Reading, Workers, start_ingest
 from mirrorlake.clusters import librdkafka_consumer, librdkafka_producer, spark_kafka_options
 from mirrorlake.config import parse
-from mirrorlake.fanout import Due, plan_round
 from mirrorlake.kafka import READER_GROUP, Cluster
 from mirrorlake.lab import ClusterSpec, Lab, LabCluster
 from mirrorlake.ledger import Position
 from mirrorlake.produce import Batches, Errand, Outcome, Slice, deliver, own_records
 from mirrorlake.readers import OUTCOMES, BronzeInCatalog, BronzeInFolder, as_rows, outcomes_of, refuse_retries
 from mirrorlake.records import BRONZE, OPS_TABLES, Run, SourcePartition, TopicPartition
+from mirrorlake.rounds import Due, plan_round
 from mirrorlake.runner import Run as Relaying
 from mirrorlake.streams import StreamId
 from mirrorlake.tables import BronzeFiles, FolderTables, Segment, bronze_properties

@@ -32,6 +32,7 @@ READING_ORDER = (
     "topics",  # which topics a flow takes, and what they are called on its targets
     "configsync",  # a topic's configuration as on the source
     "acls",  # ACLs as on the source
+    "missing",  # topics that a target lacks and only an operator can make
     "targets",  # what a target needs: looked at, planned, carried out
     "access",  # the least rights that a flow needs, and which of them we have
     "classes",  # what Java loaded, kept for its next start
@@ -47,14 +48,19 @@ READING_ORDER = (
     "produce",  # Arrow -> Kafka, in the executors
     "readers",  # bronze as the fan-out reads it: files, or Spark's rows
     "recovery",  # after any doubt: what of the target's tail is ours
+    "rounds",  # what goes out next, and on which task
     "fanout",  # Delta -> Kafka
     "audit",  # source, bronze and targets compared
     "lag",  # how far behind, in SQL
     "crossing",  # from one cluster to another, along flows and against them
     "groups",  # consumer groups on both sides, and every decision about them
     "control",  # pause, resume, status
-    "deletion",  # topics that the source has no more
     "world",  # what a flow stands on: storage root, clusters, tables, Spark
+    "writings",  # incidents and dead letters, as rows
+    "strand",  # one bronze table of a flow: its topics, its targets, what table and ledger hold of it
+    "admission",  # what a changed configuration or damaged state would break, refused
+    "deletion",  # topics that the source has no more
+    "inlet",  # the first leg, kept running
     "relay",  # one bronze table and its targets, running
     "upkeep",  # configurations and ACLs kept as on the source, heartbeats
     "groupkeeper",  # consumer groups kept in step

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read,
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, is_same_topic
-from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition
 from mirrorlake.session import on_workers
 from mirrorlake.streams import StreamId, reporting
 from mirrorlake.tables import FolderTables, Tables
@@ -117,6 +117,9 @@ class Loss:
     partition: int
     first: int
     last: int
+    """Where nothing is known of the records themselves: `first`, as the place from which on they are missing."""
+    known: str = ""
+    """How far the range can be trusted, where the log is gone and cannot be asked."""
 
     @property
     def can_be_passed(self) -> bool:
@@ -148,6 +151,29 @@ def diagnose(
         elif at in ends and ends[at] < position:
             losses.append(Loss("log_truncated", at.topic, kept_id, at.partition, ends[at], position - 1))
     return losses
+
+
+GONE = frozenset({"topic_deleted", "topic_recreated"})
+
+
+def as_far_as_known(losses: Iterable[Loss], ends: Mapping[SourcePartition, KnownEnd]) -> list[Loss]:
+    """Of a log that is gone: what lay between our position and the last end that anybody saw."""
+    return [
+        _up_to(loss, ends.get(SourcePartition(loss.topic, loss.topic_id, loss.partition)))
+        if loss.kind in GONE
+        else loss
+        for loss in losses
+    ]
+
+
+def _up_to(loss: Loss, end: KnownEnd | None) -> Loss:
+    if end is None:
+        return replace(loss, known=f"what came after {loss.first - 1} is unknown: the log's end was never sampled")
+    when = end.at.isoformat(timespec="seconds")
+    if end.offset <= loss.first:
+        return replace(loss, known=f"nothing was left to read at {when}; what came after that is unknown")
+    known = f"known up to {end.offset} at {when}; what came after that is unknown"
+    return replace(loss, last=end.offset - 1, known=known)
 
 
 def as_we_read_it(
@@ -223,6 +249,7 @@ def read_leader_epochs(checkpoint: Path) -> dict[TopicPartition, int]:
 
 def write_leader_epochs(checkpoint: Path, epochs: Mapping[TopicPartition, int]) -> None:
     _replace(checkpoint.with_suffix(".epochs.json"), starting_offsets(epochs))
+    hit("epochs-noted")
 
 
 @contextlib.contextmanager
@@ -238,6 +265,7 @@ def _whole(path: Path) -> Iterator[None]:
 
 def write_topic_ids(checkpoint: Path, topic_ids: Mapping[str, str]) -> None:
     _replace(checkpoint.with_suffix(".topics.json"), json.dumps(dict(topic_ids)))
+    hit("topic-ids-noted")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -387,13 +415,16 @@ class Ingest:
         """Where the query stands: its last batch, else where it began, else where it is to begin."""
         return read_positions(self.checkpoint) or read_begin(self.checkpoint) or seed
 
-    def losses(self, seed: Mapping[TopicPartition, int]) -> list[Loss]:
-        """What the source dropped before this query read it."""
+    def losses(
+        self, seed: Mapping[TopicPartition, int], known_ends: Callable[[], Mapping[SourcePartition, KnownEnd]] = dict
+    ) -> list[Loss]:
+        """What the source dropped before this query read it. `known_ends` is asked only where a log is gone."""
         positions = self.positions(seed)
         topics = self.source.describe_patiently({at.topic for at in positions}, ABSENT_SECONDS)
         there = [at for at in positions if at.topic in topics and at.partition < topics[at.topic].partitions]
         starts, ends = self.source.log_starts(there), self.source.log_ends(there)
-        return diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
+        found = diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
+        return as_far_as_known(found, known_ends()) if any(loss.kind in GONE for loss in found) else found
 
 
 SOURCE_TUNING = {

@@ -676,8 +676,9 @@ class Target(Model):
     """Of topics that we make; -1 is the broker's default."""
     create_topics: bool = True
     """Make missing topics, with the source's partitions."""
-    missing_topics: Literal["stop", "wait"] = "stop"
-    """Where a topic is missing, or too small, and only an operator can help: stop, or wait until it is done."""
+    missing_topics: Literal["stop", "wait", "dead_letter"] = "stop"
+    """Where a topic is missing, or too small, and only an operator can help: stop; or go on with the others, and wait
+    until it is done; or list its records as dead letters meanwhile. Then all of it is sent, in order."""
     partitions: Literal["same", "modulo"] = "same"
     """`same` keeps partition numbers, or refuses; `modulo` does with fewer: number modulo count, keys in order."""
     on_topic_deleted: Literal["stop", "recreate"] = "stop"

@@ -10,7 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mirrorlake.config import Target
 from mirrorlake.control import write_json
+from mirrorlake.fanout import FanOut
+from mirrorlake.records import SourcePartition
+from mirrorlake.strand import Strand
+from mirrorlake.world import now
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,31 @@ def read_doomed(root: Path, flow: str, target: str, table: str) -> list[Doomed]:
 
 def write_doomed(root: Path, flow: str, target: str, table: str, doomed: Iterable[Doomed]) -> None:
     write_json(_path(root, flow, target, table), [asdict(each) for each in doomed])
+
+
+def follow(strand: Strand, target: Target, fan_out: FanOut, wanted: Iterable[str]) -> None:
+    """A target topic goes after its source topic, when the time of grace is over and all of it was delivered."""
+    place = (strand.world.root, strand.flow.name, target.cluster, strand.spec.table)
+    filled = {p.target_partition.topic: p.target_topic_id for p in list(fan_out.book.positions.values())}
+    before, at = read_doomed(*place), now().timestamp()
+    doomed = notice(filled, wanted, before, at)
+    grace = target.delete_after_seconds
+    kept = [each for each in doomed if not (is_due(each, at, grace) and _delete(strand, each, fan_out))]
+    if kept != before:
+        write_doomed(*place, kept)
+
+
+def _delete(strand: Strand, doomed: Doomed, fan_out: FanOut) -> bool:
+    """True when nothing is left to delete. The ledger hears first: a crash between leaves a topic too many."""
+    cluster = fan_out.cluster
+    found = cluster.describe([doomed.topic])
+    if doomed.topic in found and found[doomed.topic].id != doomed.topic_id:
+        return True
+    if not fan_out.end(doomed.topic):
+        return False
+    if doomed.topic in found:
+        cluster.delete_topic(doomed.topic)
+        gone = SourcePartition(doomed.topic, doomed.topic_id, -1)
+        detail = "its source topic was deleted, and the time of grace is over"
+        strand.writings.incident("target_topic_deleted", cluster.alias, gone, -1, -1, detail)
+    return True

@@ -6,7 +6,8 @@ MirrorlakeError
 ├── Unreachable           exit 3   a cluster, topic or table could not be reached
 │   ├── ClusterUnreachable         (transient)
 │   ├── AccessRefused              wrong password, missing ACL, untrusted certificate
-│   ├── TopicMissing               the topic is not there and may not be made
+│   ├── TopicMissing               the topic is not there
+│   │   └── TopicNeeded            and may not be made, by us
 │   └── StorageUnreachable         the storage root or a table
 ├── DataAtRisk            exit 4   stopped so as not to lose or repeat data
 │   ├── SourceLoss                 the source dropped records before they were read
@@ -85,6 +86,10 @@ class AccessRefused(Unreachable):
 
 
 class TopicMissing(Unreachable):
+    pass
+
+
+class TopicNeeded(TopicMissing):
     pass
 
 

@@ -10,11 +10,11 @@ import os
 import signal
 from dataclasses import dataclass
 
-POINTS = (
+EVERY_RUN = (
     "batch-begun",  # ingest: Spark has written its offset log, nothing is read yet
     "file-written",  # task of ingest: a file is whole, the driver is not told yet
     "bronze-committed",  # ingest: the batch is in bronze, Spark does not know it yet
-    "baseline-committed",  # fan-out: the ledger knows where we begin, nothing is sent yet
+    "first-acknowledged",  # task: a partition has its first record, those behind it are not handed over yet
     "batch-sent",  # task: a batch of a slice is handed to the producer
     "all-sent",  # task: everything is handed over, nothing is known to be acknowledged
     "acknowledged",  # task: everything is acknowledged, the log end is not looked at yet
@@ -22,8 +22,22 @@ POINTS = (
     "settled",  # driver: the runs are known here, the ledger is not told yet
     "ledger-before-commit",
     "ledger-after-commit",
-    "tail-read",  # recovery: the target's tail is matched, nothing of it is written down yet
 )
+"""Passed by every run that finds records: those that follow need a beginning, a loss or a fault."""
+POINTS = (
+    *EVERY_RUN,
+    "topic-ids-noted",  # ingest: the ids are beside the checkpoint, nothing is read or begun with them yet
+    "epochs-noted",  # ingest: leader epochs are beside the checkpoint, the batch is not in bronze yet
+    "generation-claimed",  # ingest: the checkpoint after a loss is marked as ours, nothing of it is begun
+    "incident-written",  # an incident is in its table; neither ledger nor checkpoint know of it
+    "baseline-committed",  # fan-out: the ledger knows where we begin, nothing is sent yet
+    "record-refused",  # fan-out: some record of a slice was refused, it is not known yet which
+    "dead-letters-written",  # fan-out: they are in their table, the ledger is not told yet
+    "tail-read",  # recovery: the target's tail is matched, nothing of it is written down yet
+    "tail-noted",  # recovery: the ledger is told of the tail, and may not have written it down yet
+    "repair-sent",  # repair: records are there, the ledger is not told yet
+)
+ACTIONS = ("kill", "kill-driver", "stop", "raise")
 
 
 class Failpoint(Exception):
@@ -43,6 +57,8 @@ def _arm(text: str) -> _Armed | None:
     point, nth, action = text.split(":")
     if point not in POINTS:
         raise ValueError(f"MIRRORLAKE_FAIL: there is no point {point}; there are {', '.join(POINTS)}")
+    if action not in ACTIONS:
+        raise ValueError(f"MIRRORLAKE_FAIL: there is no action {action}; there are {', '.join(ACTIONS)}")
     return _Armed(point, int(nth), action)
 
 

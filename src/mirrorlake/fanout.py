@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from threading import Event, Lock, Semaphore
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from mirrorlake.errors import (
     RecordRefused,
     TargetDiverged,
     TopicMissing,
+    TopicNeeded,
     TopicRemade,
     Transient,
     Undeliverable,
@@ -35,11 +37,13 @@ from mirrorlake.errors import (
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, await_stable_ends
 from mirrorlake.lease import await_no_producers
-from mirrorlake.ledger import BASELINE, END, RELAY, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
-from mirrorlake.produce import Errand, Outcome, Slice
+from mirrorlake.ledger import BASELINE, END, RELAY, REPAIR, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
+from mirrorlake.missing import MISSING_SECONDS, Missing, Places
+from mirrorlake.produce import Errand, Outcome, Slice, record_bytes
 from mirrorlake.readers import Bronze
-from mirrorlake.records import SourcePartition, TopicPartition
-from mirrorlake.recovery import Log, Recovered, recover
+from mirrorlake.records import Run, SourcePartition, TopicPartition
+from mirrorlake.recovery import DEAD_LETTER, Log, Recovered, open_dead_letters, recover
+from mirrorlake.rounds import Due, due_segments, one_for_each_target, plan_round
 from mirrorlake.streams import reporting
 from mirrorlake.tables import Segment
 
@@ -47,102 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STABLE_SECONDS = 2.0
-MISSING_SECONDS = 30.0
-
-
-# --- planning: pure ---
-
-
-@dataclass(frozen=True)
-class Due:
-    """What one source partition has to send, and where to."""
-
-    source: SourcePartition
-    position: Position
-    shared: bool
-    segments: tuple[Segment, ...]
-    carefully: bool = False
-
-
-def due_segments(
-    segments: Iterable[Segment], positions: Mapping[SourcePartition, Position]
-) -> dict[SourcePartition, list[Segment]]:
-    """The segments that hold something after the position, by source partition, in offset order."""
-    found: dict[SourcePartition, list[Segment]] = defaultdict(list)
-    for segment in segments:
-        position = positions.get(segment.source)
-        if position is not None and segment.last_offset >= position.next_offset:
-            found[segment.source].append(segment)
-    return {source: sorted(held, key=lambda s: s.first_offset) for source, held in sorted(found.items())}
-
-
-def one_for_each_target(
-    waiting: Iterable[tuple[SourcePartition, TopicPartition]],
-    paused: Callable[[str], bool],
-    served: Mapping[SourcePartition, int],
-) -> dict[TopicPartition, SourcePartition]:
-    """Of those that share a target partition: incarnations of a topic in their order, partitions by turns."""
-    elders: dict[tuple[TopicPartition, str, int], SourcePartition] = {}
-    for source, target in waiting:
-        if not paused(source.topic):
-            elders.setdefault((target, source.topic, source.partition), source)
-    chosen: dict[TopicPartition, SourcePartition] = {}
-    for (target, _, _), source in elders.items():
-        if target not in chosen or served.get(source, 0) < served.get(chosen[target], 0):
-            chosen[target] = source
-    return chosen
-
-
-def plan_round(due: Sequence[Due], budget_bytes: int, slots: int, strictly: bool = False) -> list[list[Slice]]:
-    """Slices for each task: a fair share of the budget for each partition, large ones placed first.
-
-    Strictly, a file that holds more than its partition's share is read again in the next round.
-    """
-    if not due:
-        return []
-    share_bytes = max(1, budget_bytes // len(due))
-    slices = [_leading_slice(item, share_bytes, strictly) for item in due]
-    tasks: list[list[Slice]] = [[] for _ in range(min(slots, len(slices)))]
-    loads = [0] * len(tasks)
-    for slice_ in sorted(slices, key=_bytes, reverse=True):
-        lightest = loads.index(min(loads))
-        tasks[lightest].append(slice_)
-        loads[lightest] += _bytes(slice_)
-    return tasks
-
-
-def _bytes(slice_: Slice) -> int:
-    return sum(segment.bytes for segment in slice_.segments)
-
-
-def _leading_slice(due: Due, share_bytes: int, strictly: bool = False) -> Slice:
-    """The first segments of a partition up to its share, at least one; what overlaps the rest is cut at its begin."""
-    taken, total = 0, 0
-    for segment in due.segments:
-        if taken and total + segment.bytes > share_bytes:
-            break
-        taken, total = taken + 1, total + segment.bytes
-    until = max(segment.last_offset for segment in due.segments[:taken]) + 1
-    until = min([until, *(segment.first_offset for segment in due.segments[taken:])])
-    if until <= due.position.next_offset:
-        # The rest begins before what was taken ends: everything that overlaps must be read together.
-        taken, until = len(due.segments), max(segment.last_offset for segment in due.segments) + 1
-    if strictly or not due.segments[0].path:
-        # Where there is no file, none would be opened again: it may be cut at any offset.
-        until = min(until, due.position.next_offset + due.segments[0].offsets_within(share_bytes))
-    return Slice(
-        due.source,
-        due.position.next_offset,
-        until,
-        due.position.target_partition,
-        due.position.target_end,
-        due.shared,
-        due.segments[:taken],
-        due.carefully,
-    )
-
-
-# --- in the driver ---
+LISTED_BATCHES = 16
+"""Of records that are listed as dead letters, in a round: the others want to go on."""
 
 
 @dataclass
@@ -161,6 +71,8 @@ class Outbox:
 
     incident: Callable[..., None]
     dead_letters: Callable[[Errand, SourcePartition, str, Sequence[tuple[int, int, str]]], None]
+    listed: Callable[[str], dict[SourcePartition, int]] = lambda _target: {}
+    """Target -> the offset after the last dead letter of each source partition."""
 
 
 class Backoff:
@@ -206,13 +118,17 @@ class FanOut:
     ledger: LedgerWriter
     book: Book
     outbox: Outbox
-    target_topics: Callable[[], Mapping[str, TopicInfo]]
-    """Source topic -> its target topic, made and grown as needed; without those that the target does not take."""
+    target_topics: Callable[[], Places]
+    """Topics are made and grown as needed; without those that the target does not take."""
     limit_of: Callable[[str], int]
     """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
     takes: Callable[[str], bool] = lambda _topic: True
     """Source topic -> whether it goes to this target at all."""
+    begun: Callable[[], None] = lambda: None
+    """Told whenever the ledger knows of the target's first record."""
+    history: Callable[[], Sequence[Entry]] = list
+    """All that the ledger says of this target: asked for where records landed that were not due."""
     require_lease: Callable[[], None] = lambda: None
     """Asked before each round: raises where somebody else may write by now."""
     stopped_cleanly: bool = False
@@ -232,8 +148,8 @@ class FanOut:
     """How long what passes by itself may take to pass."""
     refused_seconds: float = 60
     """How long a target may refuse us that did not before: a new password or certificate is soon everywhere."""
-    missing_seconds: float = MISSING_SECONDS
-    """How long a topic may be missing: as long as an election takes."""
+    missing: Missing = field(default_factory=Missing)
+    """Topics that only an operator can make."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
     delivered_version: int = -1
@@ -247,6 +163,10 @@ class FanOut:
     """The round in which a partition last sent: those that share a target partition take turns."""
     _came_at_ms: dict[SourcePartition, int] = field(default_factory=dict)
     """When bronze got them, of partitions that were due together with another incarnation of theirs."""
+    _unbegun: dict[SourcePartition, int] = field(default_factory=dict)
+    """Partitions of missing topics, and where bronze begins for them."""
+    _listed: dict[SourcePartition, int] | None = None
+    """Up to where their records are listed as dead letters; None before the first look."""
     _lock: Lock = field(default_factory=Lock)
     _next: Lock = field(default_factory=Lock)
     """Held by the one who waits for `_lock`."""
@@ -260,19 +180,31 @@ class FanOut:
             return  # somebody waits for the running round to end, and will find what we would
         with self._lock:
             self._next.release()
-            backoff = Backoff(self.patience_seconds, self.refused_seconds, self.missing_seconds)
+            backoff = Backoff(self.patience_seconds, self.refused_seconds, self.missing.patience_seconds)
             while not self.stopping.is_set():
                 try:
                     done = self._deliver_once()
                     self._was_accepted = True
-                    if done:
+                    if done and not self._lingers():
                         return
                     backoff.reset()
                 except (Transient, TopicMissing, AccessRefused) as fault:
-                    if isinstance(fault, AccessRefused) and not self._was_accepted:
+                    if self._is_lasting(fault):
                         raise
                     self.progress.waiting = fault.what
                     self.stopping.wait(backoff.next_wait(fault))
+
+    def _is_lasting(self, fault: MirrorlakeError) -> bool:
+        """A target that never took us will not soon; and a topic that only an operator can make was waited for."""
+        return isinstance(fault, TopicNeeded) or (isinstance(fault, AccessRefused) and not self._was_accepted)
+
+    def _lingers(self) -> bool:
+        """A single pass ends when missing topics are there, or patience is over; a long one is called again."""
+        waits = bool(self.missing.needed) and self.missing.policy != "dead_letter"
+        if waits and self.patience_seconds < float("inf"):
+            self.stopping.wait(1)
+            return True
+        return False
 
     def await_end(self, timeout_seconds: float) -> bool:
         """Once asked to stop: until the round that runs has ended. False where it did not in time."""
@@ -294,19 +226,21 @@ class FanOut:
             self.recover()
         version = self.bronze.refresh()
         self._begin_new_partitions()
+        self.missing.require(self.patience_seconds)
+        listed = self._list_missing()
         self._learn_limits()
         due = self._due()
         if not due:
-            self.progress.waiting = ""
-            self.delivered_version = version
-            return True
+            self.progress.waiting = self.missing.said()
+            self.delivered_version = version if listed else self.delivered_version
+            return listed
         self.require_lease()
         begun = time.monotonic()
         tasks = plan_round(due, self._budget(due), self.slots, strictly=self.rate_limit_per_second is not None)
         sent = self._settle(tasks, self._run(tasks))
         self.bronze.forget({source: position.next_offset for source, position in self.book.positions.items()})
         self.progress.rounds += 1
-        self.progress.waiting = ""
+        self.progress.waiting = self.missing.said()
         self._keep_rate(sent, time.monotonic() - begun)
         return False
 
@@ -430,22 +364,27 @@ class FanOut:
         if failed:
             fault = from_text(failed[0].error)
             if isinstance(fault, RecordRefused):
+                hit("record-refused")
                 self._suspects |= {outcome.source for outcome in failed}
             raise fault
         return sum(run.count for outcome in proven for run in outcome.runs)
 
     def _record(self, outcome: Outcome, until: int | None = None) -> None:
+        self.ledger.add(self._entered(outcome, until))
+
+    def _entered(self, outcome: Outcome, until: int | None = None) -> list[Entry]:
+        """What the ledger is to hear of an outcome, entered in our own book."""
         position = self.book.positions[outcome.source]
         self._report(outcome, position)
         entries = self._entries(outcome, position)
         self._touched.add(outcome.source)
-        self.ledger.add(entries)
         for entry in entries:
             self.book.apply(entry)
         if until is not None and (self.errand.dead_letters or not outcome.refused):
             position.next_offset = max(position.next_offset, until)
         position.target_end = max(position.target_end, outcome.target_end)
         self.progress.records += sum(run.count for run in outcome.runs)
+        return entries
 
     def _report(self, outcome: Outcome, position: Position) -> None:
         """Before the ledger is told: what a kill makes us list twice does less harm than what is never listed."""
@@ -464,7 +403,7 @@ class FanOut:
         )  # fmt: skip
         left_out = [*outcome.skipped]
         if self.errand.dead_letters:
-            left_out += [(offset, 1, f"dead letter: {reason}") for offset, _, reason in outcome.refused]
+            left_out += [(offset, 1, f"{DEAD_LETTER}: {reason}") for offset, _, reason in outcome.refused]
         skips = [
             replace(
                 template,
@@ -491,23 +430,34 @@ class FanOut:
 
     def _begin_new_partitions(self) -> None:
         """A baseline for every source partition seen for the first time, committed before its first record goes out."""
+        firsts = self._unknown()
+        if not self.missing.is_due({source.topic for source in firsts}):
+            return
+        entries = self._baselines(firsts)
+        if entries:
+            self.ledger.add(entries)
+            self.ledger.flush()
+            self.begun()
+            hit("baseline-committed")
+        for entry in entries:
+            self.book.apply(entry)
+            self._touched.add(entry.source)
+
+    def _unknown(self) -> dict[SourcePartition, int]:
+        """Source partitions that the ledger does not know, and where bronze begins for them."""
         firsts: dict[SourcePartition, int] = {}
         for segment in self.bronze.segments():
             source = segment.source
             known = source in self.book.positions or source in self.book.ended
             if not known and self.takes(source.topic) and not self.paused(source.topic):
                 firsts[source] = min(firsts.get(source, segment.first_offset), segment.first_offset)
-        entries = self._baselines(firsts) if firsts else []
-        if entries:
-            self.ledger.add(entries)
-            self.ledger.flush()
-            hit("baseline-committed")
-        for entry in entries:
-            self.book.apply(entry)
-            self._touched.add(entry.source)
+        return firsts
 
     def _baselines(self, firsts: Mapping[SourcePartition, int]) -> list[Entry]:
-        topics = self.target_topics()
+        found = self.target_topics()
+        topics, asked = found.ready, {source.topic for source in firsts}
+        self.missing.note({topic: need for topic, need in found.needed.items() if topic in asked})
+        self._unbegun = {source: first for source, first in firsts.items() if source.topic in found.needed}
         places = {
             source: self._place(source, topics[source.topic]) for source in sorted(firsts) if source.topic in topics
         }
@@ -516,6 +466,21 @@ class FanOut:
             self._baseline(source, target, topics[source.topic].id, firsts[source], ends[target])
             for source, target in places.items()
         ]
+
+    def _list_missing(self) -> bool:
+        """True when all that bronze holds of missing topics is listed as dead letters, where the policy wants that."""
+        if self.missing.policy != "dead_letter" or not self.missing.needed:
+            return True
+        if self._listed is None:
+            self._listed = self.outbox.listed(self.errand.target)
+        for source, first in self._unbegun.items():
+            need = self.missing.needed[source.topic]
+            left = self._read_bronze(source, max(first, self._listed.get(source, 0)), None)
+            for batch in islice(left, LISTED_BATCHES):
+                refused = [(offset, size, need.why) for offset, size in sizes(batch)]
+                self.outbox.dead_letters(self.errand, source, need.topic, refused)
+                self._listed[source] = refused[-1][0] + 1
+        return all(self._listed.get(source, 0) >= self._bronze_end(source) for source in self._unbegun)
 
     def _place(self, source: SourcePartition, topic: TopicInfo) -> TopicPartition:
         """For good: the ledger keeps it, whatever becomes of the number of partitions."""
@@ -555,6 +520,7 @@ class FanOut:
             for found in self._recover_all():
                 hit("tail-read")
                 self._take(found)
+            hit("tail-noted")
             self.ledger.flush()
         self._recovered = True
 
@@ -615,11 +581,14 @@ class FanOut:
     def _recover_one(self, target: TopicPartition, held: Mapping[SourcePartition, Position], log: Log) -> Recovered:
         shared = self._may_be_shared(target)
         try:
-            return recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared=shared)
+            return recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared, self._waiting)
         except TargetDiverged as fault:
             for source, position in held.items():
                 self._tell_divergence(source, position, fault)
             raise
+
+    def _waiting(self, source: SourcePartition) -> list[int]:
+        return open_dead_letters(entry for entry in self.history() if entry.source == source)
 
     def _tell_divergence(self, source: SourcePartition, position: Position, fault: TargetDiverged) -> None:
         at = position.next_offset
@@ -643,8 +612,12 @@ class FanOut:
         return ends | self.cluster.log_ends(busy)
 
     def _read_bronze(self, source: SourcePartition, first: int, until: int | None) -> Iterable[pa.RecordBatch]:
-        held = (segment.last_offset for segment in self.bronze.segments() if segment.source == source)
-        return self.bronze.read(source, first, max(held, default=first - 1) + 1 if until is None else until)
+        return self.bronze.read(source, first, self._bronze_end(source) if until is None else until)
+
+    def _bronze_end(self, source: SourcePartition) -> int:
+        return max(
+            (segment.last_offset + 1 for segment in self.bronze.segments() if segment.source == source), default=0
+        )
 
     def _take(self, found: Recovered) -> None:
         for source, repeated in found.duplicates.items():
@@ -653,13 +626,23 @@ class FanOut:
                     "duplicate", self.errand.target, source, first, first + count - 1,
                     f"landed again in {found.target} before offset {found.target_end}",
                 )  # fmt: skip
-        for outcome in found.outcomes:
-            self._record(outcome)
+        entries = [entry for source, runs in found.repaired.items() for entry in self._repairs(source, runs, found)]
+        entries += [entry for outcome in found.outcomes for entry in self._entered(outcome)]
+        # In one commit: each says that the log is known to its end, so none may be there without the others.
+        self.ledger.add(entries)
         if found.foreign:
             self._shared.add(found.target)
         for position in self.book.positions.values():
             if position.target_partition == found.target:
                 position.target_end = max(position.target_end, found.target_end)
+
+    def _repairs(self, source: SourcePartition, runs: Sequence[Run], found: Recovered) -> list[Entry]:
+        """What a repair sent that did not live to say so."""
+        template = Entry(
+            self.errand.flow, self.errand.target, REPAIR, self.errand.epoch, source, 0, 0, found.target,
+            self.book.positions[source].target_topic_id, None, 0, found.target_end, DEAD_LETTER,
+        )  # fmt: skip
+        return relay_entries(template, runs, found.target_end)
 
 
 def is_another_topic(position: Position, seen: Mapping[str, TopicInfo]) -> bool:
@@ -677,6 +660,15 @@ def joined(left_out: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str
         else:
             items.append((first, count, reason))
     return items
+
+
+def sizes(batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    """(Offset, bytes as a broker counts them) of each record."""
+    columns = (batch[name].to_pylist() for name in ("offset", "key", "value", "headers"))
+    return [
+        (offset, record_bytes(key, value, [(h["key"], h["value"]) for h in headers or []]))
+        for offset, key, value, headers in zip(*columns, strict=True)
+    ]
 
 
 def last_line(error: Exception) -> str:

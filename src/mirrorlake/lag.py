@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.ledger import Book
-from mirrorlake.records import LAG_SAMPLES, SourcePartition, TopicPartition
+from mirrorlake.records import LAG_SAMPLES, KnownEnd, SourcePartition, TopicPartition
 from mirrorlake.tables import Segment
 
 
@@ -86,6 +86,21 @@ def source_ends(samples: pa.Table) -> dict[SourcePartition, int]:
     """Where the source ended, from one sample."""
     rows = samples.filter(pc.equal(samples["side"], "source")).to_pylist()
     return {SourcePartition(row["topic"], row["topic_id"], row["partition"]): row["log_end"] for row in rows}
+
+
+SAMPLED_ENDS = ["topic", "topic_id", "partition", "log_end", "at"]
+
+
+def known_ends(samples: pa.Table) -> dict[SourcePartition, KnownEnd]:
+    """Where each incarnation of a topic ended at the newest sample that saw it; of `SAMPLED_ENDS`."""
+    grouped = samples.sort_by("at").group_by(SAMPLED_ENDS[:3], use_threads=False)
+    newest = grouped.aggregate([("log_end", "last"), ("at", "last")]).to_pylist()
+    return {
+        SourcePartition(row["topic"], row["topic_id"] or "", row["partition"]): KnownEnd(
+            row["log_end_last"], row["at_last"]
+        )
+        for row in newest
+    }
 
 
 def _row(flow: str, side: str, cluster: str, held: SourcePartition, at: datetime, **offsets: int) -> dict[str, object]:

@@ -323,6 +323,7 @@ class Sender:
             self._hand_over(target, islice(going, 1), deadline)
             self.flush(deadline)
             self.met.add(target)
+            hit("first-acknowledged")
         self._hand_over(target, going, deadline)
         self._raise_failure()
         self.producer.poll(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,14 @@ class SourcePartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True)
+class KnownEnd:
+    """Where a log ended when it was last looked at."""
+
+    offset: int
+    at: datetime
 
 
 @dataclass(frozen=True)

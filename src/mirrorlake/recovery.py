@@ -2,12 +2,12 @@
 
 What lies between the ledger's end and the log's end was sent by us and not recorded, or is foreign. What is
 ours must be a prefix of what was due, for each source partition; then sending goes on after it. A hole stops
-the flow, a duplicate is listed.
+the flow, a duplicate is listed, and a dead letter that is there was sent by a repair that did not live to say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,12 +17,16 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from mirrorlake.errors import TargetDiverged
 from mirrorlake.kafka import Cluster
-from mirrorlake.ledger import Position
+from mirrorlake.ledger import RELAY, REPAIR, SKIP, Entry, Position, in_order
 from mirrorlake.produce import Errand, Headers, Outcome, Outgoing, Shaper, note, own_records
-from mirrorlake.records import SourcePartition, TopicPartition, runs_from_pairs, spans
+from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
 
 # Reads bronze: a source partition from an offset (inclusive) to another (exclusive, None for all there is).
 ReadBronze = Callable[[SourcePartition, int, "int | None"], Iterable[pa.RecordBatch]]
+
+# Source offsets that were set aside as dead letters, and wait for a repair.
+Waiting = Callable[[SourcePartition], Collection[int]]
+DEAD_LETTER = "dead letter"
 
 _CHUNK = 2000  # messages of the tail held at a time: others may have written a lot since
 
@@ -35,6 +39,7 @@ class Recovered:
     target_end: int
     outcomes: list[Outcome] = field(default_factory=list)
     duplicates: dict[SourcePartition, list[tuple[int, int]]] = field(default_factory=dict)
+    repaired: dict[SourcePartition, list[Run]] = field(default_factory=dict)
     foreign: int = 0
 
 
@@ -52,6 +57,7 @@ def recover(
     log: Log,
     read_bronze: ReadBronze,
     shared: bool = False,
+    waiting: Waiting = lambda _source: (),
 ) -> Recovered:
     """Match the tail of one target partition with what was due from the source partitions that go there.
 
@@ -63,7 +69,7 @@ def recover(
     found = Recovered(target, log.end)
     if log.end == ledger_end:
         return found
-    doubt = _Doubt(errand, cluster, found, positions, ledger_end, log, read_bronze, shared)
+    doubt = _Doubt(errand, cluster, found, positions, ledger_end, log, read_bronze, shared, waiting)
     if not errand.provenance or log.start > ledger_end:
         return doubt.by_counting()
     return doubt.by_provenance()
@@ -81,6 +87,7 @@ class _Doubt:
     log: Log
     read_bronze: ReadBronze
     shared: bool
+    waiting: Waiting
 
     # --- by what each record says of itself ---
 
@@ -100,7 +107,8 @@ class _Doubt:
 
     def _reaches_end(self) -> bool:
         """Is the log's last record one that was due? Then nothing of ours came after it that is gone now."""
-        return any(run.target_end == self.log.end for outcome in self.found.outcomes for run in outcome.runs)
+        due = (outcome.runs for outcome in self.found.outcomes)
+        return any(run.target_end == self.log.end for runs in (*due, *self.found.repaired.values()) for run in runs)
 
     def _own_pairs(self) -> tuple[dict[SourcePartition, list[tuple[int, int]]], int]:
         """(source offset, target offset) of our records, by source partition, and how many records in all."""
@@ -118,7 +126,7 @@ class _Doubt:
         position = self.positions[source]
         fresh, repeated = split_repeated(pairs, position.next_offset)
         if repeated:
-            self.found.duplicates[source] = spans(sorted(set(repeated)))
+            self._sort_repeated(source, repeated)
         if not fresh:
             return None
         landed = {offset for offset, _ in fresh}
@@ -132,6 +140,20 @@ class _Doubt:
         self._settle_left_out(outcome, landed)
         self.found.outcomes.append(outcome)
         return None
+
+    def _sort_repeated(self, source: SourcePartition, repeated: Iterable[tuple[int, int]]) -> None:
+        """The first landing of a dead letter that waits is its repair; all else is there twice."""
+        waiting, mended, twice = set(self.waiting(source)), list[tuple[int, int]](), set[int]()
+        for offset, place in repeated:
+            if offset in waiting:
+                waiting.remove(offset)
+                mended.append((offset, place))
+            else:
+                twice.add(offset)
+        if mended:
+            self.found.repaired[source] = runs_from_pairs(mended)
+        if twice:
+            self.found.duplicates[source] = spans(sorted(twice))
 
     def _settle_left_out(self, outcome: Outcome, landed: set[int]) -> None:
         """What landed was not left out, whatever the settings say today; what was passed over stays so."""
@@ -194,18 +216,31 @@ def _is_same_time(message: Any, row: DueRow) -> bool:
     return bool(at_ms == row.timestamp_ms) if kept else True
 
 
-def split_repeated(pairs: Iterable[tuple[int, int]], next_offset: int) -> tuple[list[tuple[int, int]], list[int]]:
-    """The first landing of each due offset, and the source offsets that landed again."""
+def split_repeated(
+    pairs: Iterable[tuple[int, int]], next_offset: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The first landing of each due offset, and the landings of those that were not due any more."""
     fresh: list[tuple[int, int]] = []
-    repeated: list[int] = []
+    repeated: list[tuple[int, int]] = []
     last = next_offset - 1
     for source_offset, target_offset in pairs:
         if source_offset <= last:
-            repeated.append(source_offset)
+            repeated.append((source_offset, target_offset))
         else:
             fresh.append((source_offset, target_offset))
             last = source_offset
     return fresh, repeated
+
+
+def open_dead_letters(entries: Iterable[Entry]) -> list[int]:
+    """Source offsets that were set aside and not sent since: by a repair, or with all else to a topic made anew."""
+    aside = set[int]()
+    for entry in in_order(entries):
+        if entry.kind == SKIP and entry.reason.startswith(DEAD_LETTER):
+            aside.update(range(entry.source_first, entry.source_last + 1))
+        elif entry.kind in (REPAIR, RELAY):
+            aside = {offset for offset in aside if not entry.source_first <= offset <= entry.source_last}
+    return sorted(aside)
 
 
 def due_offsets(

@@ -20,31 +20,30 @@ from mirrorlake.audit import MISSING_ON_TARGET, TargetSide, audit_target
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import Undeliverable, from_text
+from mirrorlake.failpoints import hit
 from mirrorlake.fanout import FanOut, Outbox
 from mirrorlake.inspection import Stored, stored_relays
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import Lease, await_no_producers, hold_flow, producer_locks
 from mirrorlake.ledger import (
     BASELINE,
-    RELAY,
     REPAIR,
-    SKIP,
     Book,
     Entry,
     LedgerWriter,
     Position,
-    in_order,
     relay_entries,
 )
-from mirrorlake.produce import Errand, Outcome, Slice, deliver, own_records
+from mirrorlake.missing import Places
+from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.readers import Bronze
-from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
-from mirrorlake.relay import Writings, make_errand, record_limit
+from mirrorlake.records import Run, SourcePartition, TopicPartition, spans
+from mirrorlake.recovery import DEAD_LETTER, open_dead_letters
+from mirrorlake.strand import make_errand, record_limit
 from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import Looker, Wish, make_topics, plan_target
 from mirrorlake.world import Say, World, reach, silent, storage_root
-
-DEAD_LETTER = "dead letter"
+from mirrorlake.writings import Writings
 
 
 @dataclass(frozen=True)
@@ -164,21 +163,6 @@ def _missing(
         yield first, first + count - 1, DEAD_LETTER
 
 
-def open_dead_letters(entries: Iterable[Entry]) -> list[int]:
-    """Source offsets that were set aside and not sent since: by a repair, or with all else to a topic made anew."""
-    aside = set[int]()
-    for entry in in_order(entries):
-        if _sets_aside(entry):
-            aside.update(range(entry.source_first, entry.source_last + 1))
-        elif entry.kind in (REPAIR, RELAY):
-            aside = {offset for offset in aside if not entry.source_first <= offset <= entry.source_last}
-    return sorted(aside)
-
-
-def _sets_aside(entry: Entry) -> bool:
-    return entry.kind == SKIP and entry.reason.startswith(DEAD_LETTER)
-
-
 # --- applying ---
 
 
@@ -244,29 +228,8 @@ class Mender:
     # --- after a killed process ---
 
     def recover(self, stored: Stored) -> None:
-        """What was sent and not written down: by a repair first, so that it is not taken for duplicates of a run."""
-        book = Book(_sort_out(stored, self.target.cluster, self.cluster)[1])
-        for source, position in book.positions.items():
-            entries = self._landed(stored, source, position)
-            self._write(entries)
-            for entry in entries:
-                book.apply(entry)
-        self._fan_out(stored, book).recover()
-
-    def _landed(self, stored: Stored, source: SourcePartition, position: Position) -> list[Entry]:
-        """Dead letters that are there, although the ledger says that they wait."""
-        mine = [entry for entry in stored.entries[self.target.cluster] if entry.source == source]
-        waiting, at = set(open_dead_letters(mine)), position.target_partition
-        if not waiting:
-            return []
-        first = min(entry.target_end for entry in mine if _sets_aside(entry))
-        begin, end = max(first, self.cluster.log_starts([at])[at]), self.cluster.log_ends([at])[at]
-        places: dict[int, int] = {}
-        for offset, place in own_records(self._errand(stored), source, self.cluster.read_range(at, begin, end)):
-            if offset in waiting:
-                places.setdefault(offset, place)
-        runs = runs_from_pairs(places.items())
-        return self._entries(source, position, runs, _reach(position.target_end, runs), DEAD_LETTER)
+        """What was sent and not written down, by a run or by a repair."""
+        self._fan_out(stored, Book(_sort_out(stored, self.target.cluster, self.cluster)[1])).recover()
 
     def _fan_out(self, stored: Stored, book: Book) -> FanOut:
         """As a run would begin: it only recovers, and for that it reads."""
@@ -280,9 +243,10 @@ class Mender:
             self.ledger,
             book,
             Outbox(writings.incident, writings.dead_letters),
-            target_topics=dict,
+            target_topics=lambda: Places({}),
             limit_of=partial(record_limit, self.config, self.cluster),
             paused=lambda _topic: False,
+            history=lambda: stored.entries[self.target.cluster],
             existing_records=self.target.existing_records,
         )
 
@@ -320,6 +284,7 @@ class Mender:
         (outcome,) = deliver(errand, [(slice_, partial(stored.files.read, resend.source, slice_.first, slice_.until))])
         if outcome.error:
             raise from_text(outcome.error)
+        hit("repair-sent")
         self._write(self._entries(resend.source, position, outcome.runs, outcome.target_end, resend.why))
         _refuse_again(resend, outcome, limit)
 
@@ -331,13 +296,6 @@ class Mender:
             position.target_topic_id, None, 0, target_end, why,
         )  # fmt: skip
         return relay_entries(template, runs, target_end)
-
-
-def _reach(target_end: int, runs: Iterable[Run]) -> int:
-    """Up to where the log is known with these runs: what lies before a gap is still to be looked at."""
-    for run in sorted(runs, key=lambda run: run.target_first):
-        target_end = max(target_end, run.target_end) if run.target_first <= target_end else target_end
-    return target_end
 
 
 def _refuse_again(resend: Resend, outcome: Outcome, limit: int) -> None:

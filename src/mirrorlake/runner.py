@@ -39,6 +39,7 @@ from mirrorlake.ledger import LedgerWriter
 from mirrorlake.links import Storage
 from mirrorlake.records import SourcePartition
 from mirrorlake.relay import Relay
+from mirrorlake.strand import Strand
 from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import refuse_misnamed
 from mirrorlake.topics import fit_names, flow_topics, relay_specs
@@ -53,6 +54,7 @@ from mirrorlake.world import (
     now,
     open_tables,
     reach_all_but,
+    require_java,
     secrets_folder,
     silent,
     spark_session,
@@ -138,6 +140,7 @@ class Run:
     def _run(self) -> None:
         """1. storage, clusters and leases; 2. Spark; 3. relays; 4. the control loop; 5. a clean stop."""
         root = storage_root(self.config)
+        require_java(self.spark)
         check_root(root)
         flows = list(self.config.flows.values())
         clusters = connect(self.config, flows)
@@ -243,7 +246,7 @@ class Run:
         clean = self._outlive_the_last_runner(world, flow)
         pauses = control.Pauses(world.root, flow.name)
         return [
-            Relay(world, flow, spec, lease, ledger, pauses, self.once, clean, stopping=self.stopping)
+            Relay(Strand(world, flow, spec, lease), ledger, pauses, self.once, clean, self.stopping)
             for spec in relay_specs(self.config, flow, known)
         ]
 
@@ -269,7 +272,7 @@ class Run:
         relay.prepare()
         if not self.once:
             relay.start_fan_outs()  # what bronze holds can go while Spark's source is made
-        relay.start_ingest()
+        relay.inlet.start()
 
     def _make_views(self, world: World, relays: Sequence[Relay]) -> None:
         """Where Spark's catalog outlives us its views are kept up; a folder's are made by whoever queries it."""
@@ -329,7 +332,7 @@ class Run:
     def _drain(self, relays: Sequence[Relay]) -> None:
         """Ingest what is there, then send all of it, and end."""
         patience = time.monotonic() + ONCE_PATIENCE_SECONDS
-        while any(relay.is_ingesting() for relay in relays):
+        while any(relay.inlet.is_running() for relay in relays):
             if self.stopping.wait(0.1):
                 return
             self._tend(relays, patience)
@@ -361,6 +364,8 @@ class Run:
             self._show(relays)
             if arrivals.due():
                 self._tolerantly(lambda: self._meet_late_targets(relays))
+                for relay in relays:
+                    relay.look_for_topics()
             if refresh.due():
                 self._tolerantly(lambda: self._refresh(world, relays))
             if sample.due():
@@ -411,8 +416,8 @@ class Run:
         self._require_leases()
         for relay in relays:
             relay.find_failures()
-            if relay.ingest_failure is not None:
-                self._tend_ingest(relay, relay.ingest_failure, patience)
+            if relay.inlet.failure is not None:
+                self._tend_ingest(relay, relay.inlet.failure, patience)
             else:
                 self._tolerantly(partial(self._rebound, relay))
             for fault in relay.dead.values():
@@ -425,7 +430,7 @@ class Run:
             self._raise_dead(relays)
 
     def _rebound(self, relay: Relay) -> None:
-        if (bound := relay.rebound_ingest()) is not None:
+        if (bound := relay.inlet.rebound()) is not None:
             self.say(f"flow {relay.flow.name}: the size of records changed: {bound} in a batch from now on")
 
     def _tend_ingest(self, relay: Relay, failure: Exception, patience: float) -> None:
@@ -434,7 +439,7 @@ class Run:
         if isinstance(failure, MirrorlakeError) and not passing:
             raise failure
         refused = failure if isinstance(failure, AccessRefused) else refusal_in(str(failure), relay.flow.source)
-        if refused and (not relay.has_ingested() or self._refusals.lasting(relay.spec.table)):
+        if refused and (not relay.inlet.has_progressed() or self._refusals.lasting(relay.spec.table)):
             raise refused
         if refused and not self._refused.setdefault(relay.spec.table, Every(RETRY_REFUSED_SECONDS)).due():
             return
@@ -446,7 +451,7 @@ class Run:
             self.say(f"flow {relay.flow.name}: ingest to {relay.spec.table} starts again: {last_line(failure)}")
             if self._secrets:
                 write_secrets(self._secrets, self.config)
-            relay.restart_ingest()
+            relay.inlet.restart()
         except (Transient, AccessRefused, TopicMissing) as fault:
             self.say(f"flow {relay.flow.name}: waiting: {fault.what}")
             lasting = isinstance(fault, AccessRefused) and self._refusals.lasting(relay.spec.table)
@@ -464,7 +469,7 @@ class Run:
     def _sample(self, world: World, relays: Sequence[Relay], quietly: bool = False) -> None:
         def write() -> None:
             # A flow is sampled whole or not at all, with one time: readers take its newest sample for all there is.
-            at, unready = now(), {relay.flow.name for relay in relays if relay.ingest is None}
+            at, unready = now(), {relay.flow.name for relay in relays if relay.inlet.ingest is None}
             tables = [relay.lag_samples(at) for relay in relays if relay.flow.name not in unready]
             if tables:
                 world.tables.append(world.ops("lag_samples"), pa.concat_tables(tables))
@@ -573,8 +578,8 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
         why = "waiting for ingest" if target in relay.world.cluster_ids else "away since the start"
         return Snapshot(flow, table, target, 0, 0, why)
     waiting = fan_out.progress.waiting
-    if relay.ingest_failure is not None:
-        waiting = f"ingest: {last_line(relay.ingest_failure)}"
+    if relay.inlet.failure is not None:
+        waiting = f"ingest: {last_line(relay.inlet.failure)}"
     if target in relay.dead:
         waiting = f"stopped: {_explained(relay, target).what}"
     return Snapshot(flow, table, target, fan_out.progress.records, relay.behind(target), waiting)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import StateMismatch
 
@@ -112,3 +112,11 @@ def reporting(act: OnBatch, failed: Callable[[Exception], None]) -> OnBatch:
             raise RuntimeError(type(error).__name__) from None
 
     return on_batch
+
+
+def ending(query: Any, may_end: bool = False) -> Exception | None:
+    """What ended a query, None while it runs. One that nobody asked to end has failed, whatever it says."""
+    if query is None or query.isActive:
+        return None
+    failure: Exception | None = query.exception()
+    return failure or (None if may_end else RuntimeError("the query ended by itself, without an error"))

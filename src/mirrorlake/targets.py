@@ -15,8 +15,9 @@ from mirrorlake.clusters import Limits, limits
 from mirrorlake.config import Cluster as ClusterConfig
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.configsync import Changes, Settings, setting_changes, wanted_settings
-from mirrorlake.errors import MirrorlakeError, TopicMissing, Transient, Unreachable, UsageFault
+from mirrorlake.errors import MirrorlakeError, Transient, Unreachable, UsageFault
 from mirrorlake.kafka import Acl, Cluster, NewTopicSpec, TopicInfo
+from mirrorlake.missing import Need, topics_needed
 from mirrorlake.services import create_command, grow_command
 from mirrorlake.topics import fit_names, prefix_renamer
 
@@ -288,6 +289,12 @@ def _acls(wish: Wish, look: Look) -> AclChanges:
 def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
     """Make and grow topics; where one cannot be, nothing is done."""
     require_makeable(plan)
+    make_what_can_be(cluster, target, plan)
+
+
+def make_what_can_be(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
+    """Make and grow topics, but for those that only an operator can."""
+    refuse_misnamed(plan.target, plan.misnamed)
     cluster.create_topics(
         NewTopicSpec(name, partitions, target.replication_factor, _set_only(plan.alters.get(name, {})))
         for name, partitions in plan.creates.items()
@@ -295,15 +302,16 @@ def make_topics(cluster: Cluster, target: Target, plan: TargetPlan) -> None:
     cluster.grow_topics(plan.grows)
 
 
+def needs(plan: TargetPlan) -> dict[str, Need]:
+    """By target topic."""
+    return {name: Need(name, why, plan.commands.get(name, "")) for name, why in plan.refusals.items()}
+
+
 def require_makeable(plan: TargetPlan) -> None:
     """Refuse what cannot be carried out, before anything is."""
     refuse_misnamed(plan.target, plan.misnamed)
     if plan.refusals:
-        said = "; ".join(f"topic {name} {reason}" for name, reason in plan.refusals.items())
-        lines = "\n".join(plan.commands.values())
-        raise TopicMissing(
-            f"cluster {plan.target}: {said}", f"have it done; `mirrorlake plan` lists all that is missing\n{lines}"
-        )
+        raise topics_needed(plan.target, needs(plan).values())
 
 
 def refuse_misnamed(target: str, misnamed: Mapping[str, str]) -> None:

@@ -16,10 +16,10 @@ from mirrorlake.errors import MirrorlakeError, Transient
 from mirrorlake.heartbeats import Heart
 from mirrorlake.kafka import Acl
 from mirrorlake.records import SourcePartition
-from mirrorlake.relay import Writings
 from mirrorlake.targets import Failures, Look, Looker, TargetPlan, bring_in_step, make_wish, plan_target
 from mirrorlake.topics import flow_topics
 from mirrorlake.world import Say, World
+from mirrorlake.writings import Writings
 
 WHOLE_TOPIC = -1
 """In place of a partition and of offsets, where an incident is about a topic."""

@@ -94,6 +94,14 @@ def write_secrets(path: Path, config: Config) -> None:
     made.replace(path)
 
 
+def require_java(spark: SparkSession | None) -> None:
+    """Before anything is made, where a session of our own is to start."""
+    from pyspark.sql import SparkSession
+
+    if spark is None and SparkSession.getActiveSession() is None:
+        jars.java()
+
+
 def spark_session(config: Config, root: Path, say: Say = silent, record_classes: bool = False) -> SparkSession:
     """The local session; a running one (a notebook's, Databricks') is used as it is."""
     from pyspark.sql import SparkSession

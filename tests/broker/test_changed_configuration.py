@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -152,3 +153,24 @@ def test_a_topic_moves_to_another_table_unless_only_the_old_one_has_what_a_targe
     records.send("source", topic, records.numbered(5, first=30))
     flow.run_once()
     assert arrived(records, topic) == by_partition(records.numbered(35))
+
+
+@pytest.mark.parametrize("existing", ["stop", "append", "latest"])
+def test_a_ledger_that_was_removed_is_not_taken_for_a_new_target(
+    make_flow: Callable[..., Flow], records: Records, topic: str, existing: str
+) -> None:
+    """Where others may write to the target too, everything would be sent once more."""
+    records.create("source", topic, 1)
+    records.send("source", topic, records.numbered(20))
+    flow = make_flow([topic], target={"existing_records": existing})
+    flow.run_once()
+    ledger, kept = flow.root / "tables" / "ops" / "ledger", flow.folder / "kept"
+    ledger.rename(kept)
+    records.send("source", topic, records.numbered(5, first=20))
+    with pytest.raises(StateMismatch, match="the ledger knows nothing of target target"):
+        flow.run_once()
+    assert arrived(records, topic) == by_partition(records.numbered(20))
+    shutil.rmtree(ledger)
+    kept.rename(ledger)
+    flow.run_once()
+    assert arrived(records, topic) == by_partition(records.numbered(25))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from harness import Flow, Records, by_partition, finish
 
-from mirrorlake.failpoints import POINTS
+from mirrorlake.failpoints import EVERY_RUN
 
 # In a worker `kill` ends the worker: the runner recovers by itself. Everywhere `kill-driver` ends the runner.
-DRIVER_DIES = [*(f"{point}:1:kill-driver" for point in POINTS if point != "tail-read"), "batch-sent:2:kill-driver"]
+DRIVER_DIES = [*(f"{point}:1:kill-driver" for point in EVERY_RUN), "batch-sent:2:kill-driver"]
 WORKER_DIES = ["batch-sent:1:kill", "acknowledged:1:kill", "proven:1:kill"]
 
 
@@ -32,7 +32,7 @@ def expect_each_record_once(flow: Flow, records: Records, topic: str) -> None:
     assert not flow.rows("ops.incidents")
 
 
-@pytest.mark.parametrize("failpoint", [f for f in DRIVER_DIES if "baseline" not in f])
+@pytest.mark.parametrize("failpoint", DRIVER_DIES)
 def test_the_runner_is_killed(flow: Flow, records: Records, topic: str, failpoint: str) -> None:
     code, said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint}))
     assert code == -9, said

@@ -103,3 +103,58 @@ def test_a_deletion_on_the_source_reaches_the_target_after_the_time_of_grace(
     assert "target_topic_deleted" in kinds
     flow.run_once()
     assert f"source.{doomed}" not in target.topic_names(), "and it stays away"
+
+
+@pytest.fixture
+def lacking(make_flow: Callable[..., Flow], records: Records, topic: str) -> Flow:
+    """Two topics in one table; the target has one of them, and we may make none."""
+    here, there = f"{topic}-here", f"{topic}-there"
+    for name in (here, there):
+        records.create("source", name, 2)
+        records.send("source", name, records.numbered(20, 2))
+    records.create("target", f"source.{here}", 2)
+    return make_flow([here, there], bronze="bronze.both", target={"create_topics": False})
+
+
+def test_records_of_a_topic_that_cannot_be_made_are_dead_letters_until_it_is_there(
+    lacking: Flow, records: Records
+) -> None:
+    here, there = lacking.topics
+    lacking.options["target"]["missing_topics"] = "dead_letter"
+    lacking.run_once()
+    records.send("source", there, records.numbered(10, 2, 20))
+    lacking.run_once()
+    assert records.read("target", f"source.{here}") == records.read("source", here)
+    letters = lacking.rows("ops.dead_letters")
+    coordinates = [(each["source_topic"], each["source_partition"], each["source_offset"]) for each in letters]
+    assert sorted(coordinates) == [(there, partition, offset) for partition in (0, 1) for offset in range(15)]
+    assert {(each["target_topic"], "may not be made" in each["reason"]) for each in letters} == {
+        (f"source.{there}", True)
+    }
+    records.create("target", f"source.{there}", 2)
+    lacking.run_once()
+    assert records.read("target", f"source.{there}") == records.read("source", there)
+    assert len(lacking.rows("ops.dead_letters")) == len(letters)
+    assert lacking.audit().ok
+
+
+def test_neighbours_of_a_topic_that_is_waited_for_go_on_and_it_is_sent_once_it_is_there(
+    lacking: Flow, records: Records
+) -> None:
+    here, there = lacking.topics
+    lacking.options["target"]["missing_topics"] = "wait"
+    run = Run(lacking.config(), spark=lacking.spark)
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
+    try:
+        wait_until(lambda: records.arrived("target", f"source.{here}", 20), "the neighbour")
+        records.send("source", here, records.numbered(10, 2, 20))
+        wait_until(lambda: records.arrived("target", f"source.{here}", 30), "more of the neighbour")
+        records.create("target", f"source.{there}", 2)
+        wait_until(lambda: records.arrived("target", f"source.{there}", 20), "the topic that was made")
+    finally:
+        run.stopping.set()
+        runner.join(60)
+    for name in (here, there):
+        assert records.read("target", f"source.{name}") == records.read("source", name)
+    assert lacking.audit().ok

@@ -48,6 +48,7 @@ from proxy import (
     Proxy,
 )
 from stage import (
+    Command,
     Flow,
     NotHere,
     Record,
@@ -59,8 +60,10 @@ from stage import (
     finish,
     jvm_of,
     patiently,
+    standing,
     terminate,
     wait_until,
+    wake,
 )
 
 from mirrorlake.control import EVERYTHING, pause, resume
@@ -73,8 +76,8 @@ from mirrorlake.errors import (
     TargetDiverged,
     Undeliverable,
 )
-from mirrorlake.failpoints import POINTS
 from mirrorlake.lab import ClusterSpec, LabCluster, certs
+from mirrorlake.lease import read_holder
 from mirrorlake.records import TopicPartition
 
 
@@ -149,9 +152,17 @@ def source_proxy(stage: Stage) -> Proxy:
 # --- 1-14: kill -9 of the runner at every named point ---
 
 
-def _killed_at(failpoint: str) -> Callable[[Stage], str | None]:
+IN_ANY_RUN = {
+    "1": "batch-begun:1", "2": "file-written:1", "3": "bronze-committed:1", "4": "batch-sent:1", "5": "all-sent:1",
+    "6": "acknowledged:1", "7": "proven:1", "8": "settled:1", "9": "ledger-before-commit:1",
+    "10": "ledger-after-commit:1", "11": "batch-sent:2", "11b": "first-acknowledged:1",
+}  # fmt: skip
+IN_A_FIRST_RUN = {"12": "baseline-committed", "12b": "topic-ids-noted", "12c": "epochs-noted"}
+
+
+def _killed_at(failpoint: str, make: Callable[[Stage], Flow]) -> Callable[[Stage], str | None]:
     def run(stage: Stage) -> None:
-        flow = stage.begun("kill")
+        flow = make(stage)
         stage.crash(flow, failpoint)
         flow.run_once()
         stage.expect_same(flow)
@@ -159,29 +170,41 @@ def _killed_at(failpoint: str) -> Callable[[Stage], str | None]:
     return run
 
 
-for _number, _failpoint in enumerate(
-    [*(f"{point}:1" for point in POINTS if point not in ("baseline-committed", "tail-read")), "batch-sent:2"], 1
-):
-    row(str(_number), f"kill -9 at {_failpoint}", "failpoint, SIGKILL to the runner")(
-        _killed_at(f"{_failpoint}:kill-driver")
+def _begun(stage: Stage) -> Flow:
+    return stage.begun("kill")
+
+
+def _fresh(stage: Stage) -> Flow:
+    return stage.flow(stage.topic("first", count=1000))
+
+
+for _number, _failpoint in IN_ANY_RUN.items():
+    row(_number, f"kill -9 at {_failpoint}", "failpoint, SIGKILL to the runner")(
+        _killed_at(f"{_failpoint}:kill-driver", _begun)
+    )
+for _number, _failpoint in IN_A_FIRST_RUN.items():
+    row(_number, f"kill -9 at {_failpoint}", "failpoint, SIGKILL to the runner")(
+        _killed_at(f"{_failpoint}:1:kill-driver", _fresh)
     )
 
 
-@row("12", "kill -9 at baseline-committed", "failpoint, SIGKILL to the runner")
-def baseline(stage: Stage) -> None:
-    flow = stage.flow(stage.topic("baseline", count=1000))
-    stage.crash(flow, "baseline-committed:1:kill-driver")
-    flow.run_once()
-    stage.expect_same(flow)
+def _killed_twice(failpoint: str) -> Callable[[Stage], str | None]:
+    def run(stage: Stage) -> None:
+        flow = stage.begun("tail")
+        stage.crash(flow, "acknowledged:1:kill-driver")
+        stage.crash(flow, failpoint)
+        flow.run_once()
+        stage.expect_same(flow)
+
+    return run
 
 
-@row("13", "kill -9 during recovery from a kill -9", "failpoints acknowledged, then tail-read")
-def recovery_dies(stage: Stage) -> None:
-    flow = stage.begun("tail")
-    stage.crash(flow, "acknowledged:1:kill-driver")
-    stage.crash(flow, "tail-read:1:kill-driver")
-    flow.run_once()
-    stage.expect_same(flow)
+row("13", "kill -9 during recovery from a kill -9", "failpoints acknowledged, then tail-read")(
+    _killed_twice("tail-read:1:kill-driver")
+)
+row("13b", "kill -9 as recovery tells the ledger", "failpoints acknowledged, then tail-noted")(
+    _killed_twice("tail-noted:1:kill-driver")
+)
 
 
 @row("14", "kill -9 at acknowledged, without provenance", "failpoint; provenance off, sole writer")
@@ -324,6 +347,68 @@ def stopped_runner(stage: Stage) -> None:
     finally:
         runner.send_signal(signal.SIGCONT)
         code, said = terminate(runner)
+    assert code == 0, said[-1500:]
+    stage.expect_same(flow)
+
+
+def _stopped_at(failpoint: str) -> Callable[[Stage], str | None]:
+    def run(stage: Stage) -> str:
+        flow = stage.begun("standing")
+        runner = flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint})
+        try:
+            wait_until(lambda: standing(runner.pid), "a process that stands still", 120)
+            stopped = standing(runner.pid)
+            code, said = finish(flow.start("--once"))
+            assert (code, f"process {runner.pid}" in said) == (5, True), f"{code}: {said[-800:]}"
+        finally:
+            code, said = _finish_awake(runner)
+        assert code == 0, said[-1500:]
+        stage.expect_same(flow)
+        return f"{len(stopped)} processes stood still"
+
+    return run
+
+
+def _finish_awake(runner: Command) -> tuple[int, str]:
+    """Every process that meets the failpoint stops: each is sent on, until the runner has ended."""
+
+    def ended() -> bool:
+        wake(standing(runner.pid))
+        return runner.process.poll() is not None
+
+    with contextlib.suppress(AssertionError):  # `finish` says what hung
+        wait_until(ended, "the runner's end", 120)
+    return finish(runner, 5)
+
+
+for _number, _what, _failpoint in (
+    ("17b", "workers stopped in the middle of sending", "batch-sent:1:stop"),
+    ("17c", "runner stopped with all sent and the ledger not told", "settled:1:stop"),
+):
+    row(
+        _number, f"{_what}, a second starts, SIGCONT", f"failpoint {_failpoint}", "the second is refused (5); " + EQUAL
+    )(_stopped_at(_failpoint))
+
+
+@row(
+    "17d",
+    "runner killed while its workers stand still in the middle of sending",
+    "failpoint batch-sent:1:stop, SIGKILL to the runner; SIGCONT when a second has begun",
+)
+def stopped_workers_outlive_their_runner(stage: Stage) -> None:
+    flow = stage.begun("orphans")
+    runner = flow.start("--once", environment={"MIRRORLAKE_FAIL": "batch-sent:1:stop"})
+    wait_until(lambda: standing(runner.pid), "a process that stands still", 120)
+    stopped = standing(runner.pid)
+    os.kill(runner.pid, signal.SIGKILL)
+    finish(runner)
+    second = flow.start("--once")
+    try:
+        wait_until(lambda: read_holder(flow.root, flow.name).get("pid") == second.pid, "the second's turn")
+        time.sleep(3)
+    finally:
+        wake(stopped)
+        code, said = finish(second)
     assert code == 0, said[-1500:]
     stage.expect_same(flow)
 
@@ -527,6 +612,34 @@ def first_request_refused(stage: Stage) -> None:
     stage.expect_same(flow)
 
 
+@row(
+    "24e",
+    "kill -9 while duplicates are listed",
+    "copies of our records on the target; failpoint incident-written",
+    "all are listed, by whoever lives to do so; order kept otherwise",
+)
+def listing_dies(stage: Stage) -> str:
+    flow = stage.begun("listing")
+    flow.run_once()
+    _land_again(stage, target_name(flow), 5)
+    stage.crash(flow, "incident-written:1:kill-driver")
+    stage.more(flow.topics[0], 100, 2200)
+    flow.run_once()
+    return _expect_listed_duplicates(stage, flow)
+
+
+def _land_again(stage: Stage, topic: str, count: int) -> None:
+    """The newest records of each partition once more, header and all: as a late request would."""
+    cluster, sender = stage.records.cluster("shaky"), Producer(direct(stage.cluster()))
+    for at, end in cluster.log_ends(TopicPartition(topic, number) for number in range(2)).items():
+        for message in list(cluster.read_range(at, end - count, end)):
+            at_ms = message.timestamp()[1]
+            sender.produce(
+                topic, message.value(), message.key(), at.partition, timestamp=at_ms, headers=message.headers()
+            )
+    assert sender.flush(20) == 0
+
+
 def _expect_listed_duplicates(stage: Stage, flow: Flow) -> str:
     sent, got = stage.records.read("source", flow.topics[0]), stage.records.read("shaky", target_name(flow))
     twice: set[tuple[int, int]] = set()
@@ -660,6 +773,10 @@ def retention_continue(stage: Stage) -> None:
     flow.run_once()
     flow.run_once()
     assert _incidents(flow) == [("retention", 0, 100, 149)]
+    _expect_all_but_the_overtaken(stage, flow)
+
+
+def _expect_all_but_the_overtaken(stage: Stage, flow: Flow) -> None:
     got = stage.records.read("shaky", target_name(flow))
     want = stage.records.numbered(1200, 2)
     assert got[0] == want[0:200:2] + want[300::2], "partition 0"
@@ -680,6 +797,18 @@ def _incidents(flow: Flow) -> list[tuple[str, int, int, int]]:
         (entry["kind"], entry["partition"], entry["first_offset"], entry["last_offset"])
         for entry in flow.rows("ops.incidents")
     ]
+
+
+def _killed_after_retention(failpoint: str) -> Callable[[Stage], str | None]:
+    def run(stage: Stage) -> None:
+        flow = _overtaken(stage, "continue")
+        stage.crash(flow, failpoint)
+        flow.run_once()
+        flow.run_once()
+        assert set(_incidents(flow)) == {("retention", 0, 100, 149)}, _incidents(flow)
+        _expect_all_but_the_overtaken(stage, flow)
+
+    return run
 
 
 @row("28c", "retention overtakes a running reader", "source blackholed, delete-records, source back", "as 28")
@@ -730,9 +859,43 @@ def topic_made_anew(stage: Stage) -> None:
     flow.options["on_source_loss"] = "continue"
     flow.run_once()
     flow.run_once()
+    _expect_old_and_new(stage, flow)
+
+
+def _expect_old_and_new(stage: Stage, flow: Flow) -> None:
     want = stage.records.numbered(200, 2) + stage.records.numbered(600, 2, 1000)
     got = stage.records.read("shaky", target_name(flow))
     assert got == {0: want[0::2], 1: want[1::2]}, "old and new records, each once"
+
+
+def _killed_after_recreation(failpoint: str) -> Callable[[Stage], str | None]:
+    def run(stage: Stage) -> None:
+        topic = stage.topic("anew")
+        flow = stage.flow(topic, on_source_loss="continue")
+        flow.run_once()
+        stage.delete("source", topic)
+        stage.records.create("source", topic, 2)
+        stage.more(topic, 600, 1000)
+        stage.crash(flow, failpoint)
+        flow.run_once()
+        flow.run_once()
+        assert {(kind, number) for kind, number, *_ in _incidents(flow)} == {("topic_recreated", n) for n in range(2)}
+        _expect_old_and_new(stage, flow)
+
+    return run
+
+
+GOING_ON = ("incident-written", "generation-claimed", "epochs-noted")
+"""What going on after a loss passes, up to where the new query starts."""
+
+for _letter, _point in zip("def", GOING_ON, strict=True):
+    row(f"28{_letter}", f"retention overtakes the reader, kill -9 at {_point}", "delete-records; failpoint", "as 28b")(
+        _killed_after_retention(f"{_point}:1:kill-driver")
+    )
+for _letter, _point in zip("bcd", GOING_ON, strict=True):
+    row(
+        f"30{_letter}", f"source topic made anew, kill -9 at {_point}", "admin; failpoint", "both kept apart, each once"
+    )(_killed_after_recreation(f"{_point}:1:kill-driver"))
 
 
 @row("31", "partitions 2 to 4 while it runs", "admin", "the target grows first, the new ones from 0; " + EQUAL)
@@ -995,11 +1158,41 @@ def oversize_dead_letter(stage: Stage) -> None:
     _expect_dead_letter(stage, flow)
 
 
-def _expect_dead_letter(stage: Stage, flow: Flow) -> None:
-    assert _values(stage, flow) == [b"value-%d" % n for n in range(20)]
-    assert [entry["source_offset"] for entry in flow.rows("ops.dead_letters")] == [10]
+def _expect_dead_letter(stage: Stage, flow: Flow, listed: int = 1) -> None:
+    want = stage.records.read("source", flow.topics[0])
+    del want[0][10]
+    expect_equal(want, stage.records.read("shaky", target_name(flow)), flow.topics[0])
+    assert [entry["source_offset"] for entry in flow.rows("ops.dead_letters")] == [10] * listed
     report = flow.audit()
     assert report.ok, report.findings[:5]
+
+
+@row(
+    "37d",
+    "kill -9 of a repair",
+    "a dead letter that fits now; failpoint repair-sent",
+    "sent once, by the repair that was killed",
+)
+def repair_dies(stage: Stage) -> None:
+    flow = _oversize(stage, "dead_letter")
+    flow.run_once()
+    assert not stage.records.cluster("shaky").alter_configs({target_name(flow): {"max.message.bytes": "100000"}})
+    repair = ("repair", "-c", str(flow.write()), "--target", "shaky", "--apply")
+    for failpoint, expected in (("repair-sent:1:kill", -9), ("", 0)):
+        code, said = finish(flow.command(*repair, environment={"MIRRORLAKE_FAIL": failpoint}))
+        assert code == expected, f"{code}: {said[-1000:]}"
+        _expect_late(stage, flow, 10)
+    flow.run_once()
+    _expect_late(stage, flow, 10)
+    assert flow.audit().ok
+    stage.expect_incidents(flow, [])
+
+
+def _expect_late(stage: Stage, flow: Flow, offset: int) -> None:
+    """All records, one of them last."""
+    want = stage.records.read("source", flow.topics[0])
+    want[0].append(want[0].pop(offset))
+    expect_equal(want, stage.records.read("shaky", target_name(flow)), flow.topics[0])
 
 
 @row("38", "awkward records", "null and empty, repeated headers, null header values", EQUAL)
@@ -1084,6 +1277,28 @@ def future_dead_letter(stage: Stage) -> None:
     flow = _future(stage, "dead_letter")
     flow.run_once()
     _expect_dead_letter(stage, flow)
+
+
+def _killed_before(failpoint: str, make: Callable[[Stage, str], Flow], listed: int) -> Callable[[Stage], str | None]:
+    """With a record that the target does not take; it may be listed by both runners."""
+
+    def run(stage: Stage) -> None:
+        flow = make(stage, "dead_letter")
+        stage.crash(flow, failpoint)
+        flow.run_once()
+        _expect_dead_letter(stage, flow, listed)
+
+    return run
+
+
+for _number, _what, _failpoint, _make, _listed in (
+    ("37c", "record too large for the target", "dead-letters-written:1", _oversize, 2),
+    ("41c", "timestamp in the future", "record-refused:1", _future, 1),
+    ("41d", "timestamp in the future", "dead-letters-written:1", _future, 2),
+):
+    row(_number, f"{_what}, kill -9 at {_failpoint}", "failpoint", "quarantined, neighbours delivered once")(
+        _killed_before(f"{_failpoint}:kill-driver", _make, _listed)
+    )
 
 
 # --- 42-44: access ---
@@ -1245,6 +1460,50 @@ def ledger_fails(stage: Stage) -> str:
     flow.run_once()
     stage.expect_same(flow)
     return f"exit {code}"
+
+
+@row(
+    "45c",
+    "disk full at a target's broker",
+    "tmpfs as its log folder, filled while records flow",
+    "waits while the broker is down, acknowledges nothing falsely; goes on when freed; " + EQUAL,
+)
+def broker_disk_full(stage: Stage) -> str:
+    topic = stage.topic("narrow")
+    with _narrow(stage, 64) as (cluster, data):
+        flow = stage.flow(topic, ["narrow"])
+        flow.run_once()
+        _fill(data / "ballast")
+        with stage.running(flow) as running:
+            stage.send(topic, bulk(8000, first=200))
+            wait_until(lambda: cluster.process(0) is None, "the broker to give up", 90)
+            (data / "ballast").unlink()
+            cluster.start_broker(0)
+            stage.caught_up(flow, "narrow", running=running)
+        stage.expect_same(flow)
+    return "the broker ended, and took nothing in between"
+
+
+@contextlib.contextmanager
+def _narrow(stage: Stage, megabytes: int) -> Iterator[tuple[LabCluster, Path]]:
+    """A cluster of one broker whose disk is small."""
+    cluster = stage.lab.up([ClusterSpec("narrow")])["narrow"]
+    cluster.stop_broker(0)
+    data = cluster.folder / "broker-0" / "data"
+    kept = data.rename(data.with_name("kept"))
+    with small_disk(data, megabytes):
+        shutil.copytree(kept, data, dirs_exist_ok=True)
+        cluster.start_broker(0)
+        try:
+            yield cluster, data
+        finally:
+            stage.lab.down(["narrow"])
+
+
+def _fill(path: Path) -> None:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
 
 
 @row(
@@ -1452,6 +1711,21 @@ def target_rewound(stage: Stage) -> str:
     with pytest.raises(TargetDiverged, match="the log reached"):
         flow.run_once()
     return _repaired(stage, flow)
+
+
+@row(
+    "50c",
+    "target topic made anew, filled again by policy; kill -9 as that is told",
+    "admin; failpoint incident-written",
+    "filled from bronze; " + EQUAL,
+)
+def refilling_dies(stage: Stage) -> None:
+    flow = stage.begun("refill", target={"on_topic_deleted": "recreate"})
+    flow.run_once()
+    stage.delete("shaky", target_name(flow))
+    stage.crash(flow, "incident-written:1:kill-driver")
+    flow.run_once()
+    stage.expect_same(flow, incidents=["target_topic_remade"])
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
-from harness import Flow, Record, Records, as_record, finish, wait_until
+from harness import Command, Flow, Record, Records, as_record, finish, wait_until
 from proxy import HOST, PASS, Proxy
 
 from mirrorlake.errors import Unreachable
@@ -34,7 +34,7 @@ from mirrorlake.lab.settings import free_ports
 from mirrorlake.records import TopicPartition
 from mirrorlake.runner import Run
 
-__all__ = ["Flow", "Record", "Records", "Stage", "finish", "wait_until"]
+__all__ = ["Command", "Flow", "Record", "Records", "Stage", "finish", "wait_until"]
 
 
 T = TypeVar("T")
@@ -331,6 +331,23 @@ def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""
+
+
+def standing(pid: int) -> list[int]:
+    """The processes among a process and its descendants that a signal has stopped."""
+    return [each for each in [pid, *children(pid)] if _state(each) == "T"]
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def wake(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def jvm_of(runner: subprocess.Popen[str]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.bronze import RECORD_OVERHEAD_BYTES, BatchSize, batch_size, measured, shape_bronze
-from mirrorlake.relay import ending
+from mirrorlake.streams import ending
 from mirrorlake.tables import FolderTables
 
 from .frames import ORDERS_ID, TABLE, kafka_frame, kafka_row, make_bronze

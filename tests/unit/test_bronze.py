@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from mirrorlake.bronze import (
     BatchSize,
     Ingest,
     Loss,
+    as_far_as_known,
     batch_bounds,
     diagnose,
     next_bound,
@@ -30,7 +32,7 @@ from mirrorlake.bronze import (
 )
 from mirrorlake.errors import SourceLoss, StateMismatch
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.records import TopicPartition
+from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition
 from mirrorlake.topics import RelaySpec
 
 AT = TopicPartition("orders", 0)
@@ -120,6 +122,30 @@ def test_a_deleted_topic_is_a_loss() -> None:
 def test_a_topic_made_anew_is_a_loss_even_where_its_offsets_fit() -> None:
     (loss,) = diagnose({AT: 7}, {"orders": "id-0"}, THERE, {AT: 0}, {AT: 100})
     assert (loss.kind, loss.topic_id) == ("topic_recreated", "id-0")
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "end", "last", "known"),
+    [
+        ("id-0", 20, 19, "known up to 20 at 2026-01-01T12:00:00+00:00; what came after that is unknown"),
+        ("id-0", 7, 7, "nothing was left to read at 2026-01-01T12:00:00+00:00; what came after that is unknown"),
+        ("id-1", 20, 7, "what came after 6 is unknown: the log's end was never sampled"),
+    ],
+    ids=["behind", "all read", "of another incarnation"],
+)
+def test_of_a_log_that_is_gone_the_newest_sample_tells_the_range(
+    topic_id: str, end: int, last: int, known: str
+) -> None:
+    seen = {SourcePartition("orders", topic_id, 0): KnownEnd(end, datetime(2026, 1, 1, 12, tzinfo=timezone.utc))}
+    for topics in ({}, THERE):
+        (loss,) = as_far_as_known(diagnose({AT: 7}, {"orders": "id-0"}, topics, {AT: 0}, {AT: 100}), seen)
+        assert (loss.first, loss.last, loss.known) == (7, last, known)
+
+
+def test_a_log_that_is_there_speaks_for_itself() -> None:
+    seen = {SourcePartition("orders", "id-1", 0): KnownEnd(100, datetime(2026, 1, 1, tzinfo=timezone.utc))}
+    losses = diagnose({AT: 7}, {"orders": "id-1"}, THERE, {AT: 20}, {AT: 30})
+    assert as_far_as_known(losses, seen) == losses
 
 
 @pytest.mark.parametrize(("kept", "now"), [("", "id-1"), ("id-1", "")], ids=["unknown before", "unknown now"])

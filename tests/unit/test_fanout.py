@@ -8,9 +8,7 @@ from threading import Timer
 from typing import Any
 
 import pytest
-from deltalake import write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
+from deltalake import DeltaTable, write_deltalake
 from samples import (
     EPOCH_START,
     OTHER_ID,
@@ -31,154 +29,21 @@ from mirrorlake.errors import (
     ExistingRecords,
     MirrorlakeError,
     TargetDiverged,
+    TopicNeeded,
     TopicRemade,
     Transient,
     from_text,
 )
-from mirrorlake.fanout import (
-    Due,
-    FanOut,
-    Outbox,
-    due_segments,
-    joined,
-    one_for_each_target,
-    plan_round,
-)
+from mirrorlake.fanout import FanOut, Outbox, joined
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.ledger import SKIP, LedgerWriter, Position, fold, read
+from mirrorlake.ledger import REPAIR, SKIP, LedgerWriter, fold, read
+from mirrorlake.missing import Missing, Need, Places
 from mirrorlake.produce import Errand, Outcome, Outgoing, Shaper, Slice, _checked_ends, _prove, deliver, note
 from mirrorlake.readers import BronzeInFolder, _reader
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
-from mirrorlake.tables import FolderTables, Segment, read_ordered
+from mirrorlake.tables import FolderTables, read_ordered
 
-SIZE = 100
 TOPICS = ("orders", "other")
-
-
-def segment(first: int, last: int, source: SourcePartition = SOURCE, size: int = SIZE) -> Segment:
-    return Segment(f"{first}-{last}", source, first, last, last - first + 1, size, alone=True)
-
-
-def due(*segments: Segment, next_offset: int = 0, source: SourcePartition = SOURCE) -> Due:
-    held = sorted(segments, key=lambda s: s.first_offset)
-    at = TopicPartition(TARGET.topic, source.partition)
-    return Due(source, Position(next_offset, at, "id", 7), False, tuple(held))
-
-
-def only_slice(item: Due, budget: int) -> Slice:
-    ((slice_,),) = plan_round([item], budget, 4)
-    return slice_
-
-
-def partition(number: int) -> SourcePartition:
-    return SOURCE._replace(partition=number)
-
-
-def test_a_rate_holds_within_a_file_too() -> None:
-    """A file may hold minutes of what a target may get in a second."""
-    item = due(segment(0, 99, size=1000), next_offset=50)
-    ((slice_,),) = plan_round([item], 100, 4, strictly=True)
-    assert (slice_.first, slice_.until) == (50, 60)
-    assert only_slice(item, 100).until == 100
-
-
-def test_nothing_due_is_no_task() -> None:
-    assert plan_round([], 100, 4) == []
-
-
-def test_segments_before_the_position_or_of_nobody_are_not_due() -> None:
-    positions = {SOURCE: Position(10, TARGET, "id", 0)}
-    other = SOURCE._replace(topic_id=OTHER_ID)
-    segments = [segment(20, 29), segment(0, 9), segment(5, 10), segment(0, 5, other)]
-    assert due_segments(segments, positions) == {SOURCE: [segment(5, 10), segment(20, 29)]}
-
-
-@pytest.mark.parametrize(
-    ("budget", "taken", "until"), [(1, 1, 10), (SIZE, 1, 10), (2 * SIZE, 2, 20), (10 * SIZE, 3, 30)]
-)
-def test_a_slice_takes_its_share_and_at_least_one_segment(budget: int, taken: int, until: int) -> None:
-    slice_ = only_slice(due(segment(0, 9), segment(10, 19), segment(20, 29)), budget)
-    assert (len(slice_.segments), slice_.first, slice_.until) == (taken, 0, until)
-    assert (slice_.target, slice_.expected_end, slice_.shared) == (TARGET, 7, False)
-
-
-def test_a_slice_begins_at_the_position_inside_a_segment() -> None:
-    slice_ = only_slice(due(segment(0, 9), segment(10, 19), next_offset=4), SIZE)
-    assert (slice_.first, slice_.until) == (4, 10)
-
-
-def test_what_overlaps_the_rest_is_cut_where_the_rest_begins() -> None:
-    slice_ = only_slice(due(segment(0, 9), segment(5, 14)), SIZE)
-    assert (slice_.first, slice_.until) == (0, 5)
-
-
-def test_what_overlaps_at_the_position_is_read_together() -> None:
-    slice_ = only_slice(due(segment(0, 9), segment(5, 14), next_offset=5), SIZE)
-    assert (slice_.until, len(slice_.segments)) == (15, 2)
-
-
-@pytest.mark.parametrize(
-    ("budget", "until"), [(0, 510), (1, 510), (SIZE // 10, 600), (SIZE // 2, 1000), (10 * SIZE, 1000)]
-)
-def test_what_lies_in_no_file_is_cut_at_any_offset(budget: int, until: int) -> None:
-    span = Segment("", SOURCE, 0, 999, 400, SIZE, alone=False)
-    slice_ = only_slice(due(span, next_offset=500), budget)
-    assert (slice_.first, slice_.until) == (500, until)
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3, 8])
-def test_every_partition_gets_one_slice_and_no_task_is_empty(slots: int) -> None:
-    items = [due(segment(0, 9, partition(n), size=n + 1), source=partition(n)) for n in range(5)]
-    tasks = plan_round(items, 1000, slots)
-    assert sorted(slice_.source for task in tasks for slice_ in task) == [partition(n) for n in range(5)]
-    assert len(tasks) == min(slots, 5)
-    assert all(tasks)
-
-
-def test_large_slices_are_placed_apart() -> None:
-    sizes = [900, 800, 100, 90, 80]
-    items = [due(segment(0, 9, partition(n), size=size), source=partition(n)) for n, size in enumerate(sizes)]
-    loads = [sum(s.segments[0].bytes for s in task) for task in plan_round(items, 10**6, 2)]
-    assert max(loads) <= 1000
-
-
-@st.composite
-def files(draw: st.DrawFn) -> list[Segment]:
-    """Segments of one partition, some overlapping, with gaps, of any size."""
-    pairs = draw(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=10))
-    sizes = draw(st.lists(st.integers(1, 300), min_size=len(pairs), max_size=len(pairs)))
-    return [segment(first, first + more, size=size) for (first, more), size in zip(pairs, sizes, strict=True)]
-
-
-@given(files(), st.integers(0, 60), st.integers(1, 600))
-def test_rounds_cover_every_offset_once_in_order_and_come_to_an_end(
-    segments: list[Segment], next_offset: int, budget: int
-) -> None:
-    position, covered = Position(next_offset, TARGET, "id", 0), list[int]()
-    wanted = sorted({o for s in segments for o in range(s.first_offset, s.last_offset + 1) if o >= next_offset})
-    for _ in range(3 * len(segments) + 1):
-        held = due_segments(segments, {SOURCE: position})
-        if not held:
-            break
-        ((slice_,),) = plan_round([Due(SOURCE, position, False, tuple(held[SOURCE]))], budget, 2)
-        inside = {o for s in slice_.segments for o in range(s.first_offset, s.last_offset + 1)}
-        covered += sorted(o for o in inside if slice_.first <= o < slice_.until)
-        # No file that was left out may hold something of this range.
-        left_out = [s for s in held[SOURCE] if s not in slice_.segments]
-        assert all(s.first_offset >= slice_.until for s in left_out)
-        assert slice_.until > slice_.first
-        position.next_offset = slice_.until
-    assert covered == wanted
-
-
-@given(files(), st.integers(1, 600))
-def test_a_slice_of_more_than_one_segment_keeps_to_its_budget_unless_they_overlap(
-    segments: list[Segment], budget: int
-) -> None:
-    slice_ = only_slice(due(*segments), budget)
-    apart = all(a.last_offset < b.first_offset for a, b in zip(slice_.segments, slice_.segments[1:], strict=False))
-    if len(slice_.segments) > 1 and apart:
-        assert sum(s.bytes for s in slice_.segments) <= budget
 
 
 # --- words ---
@@ -265,7 +130,7 @@ class Relay:
                 lambda *what: self.incidents.append(what),
                 lambda _errand, _source, _topic, refused: self.dead_letters.extend(offset for offset, _, _ in refused),
             ),
-            "target_topics": lambda: {"orders": TopicInfo("src.orders", "target-id", 1, 1)},
+            "target_topics": lambda: Places({"orders": TopicInfo("src.orders", "target-id", 1, 1)}),
             "limit_of": lambda topic: 1_000_000,
             "paused": lambda topic: topic in self.paused,
         }
@@ -450,6 +315,35 @@ def test_a_duplicate_is_listed_before_the_ledger_passes_it_over(tmp_path: Path, 
     assert [(kind, first, last) for kind, _, _, first, last, _ in again.incidents] == [("duplicate", 1, 1)]
 
 
+def test_what_a_killed_repair_sent_is_written_down_as_its_repair(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster, **SMALL)
+    relay.ingest_rows(bronze_row(0), large(1), bronze_row(2))
+    relay.deliver()
+    relay.lands(1)
+    for epoch in (2, 3):
+        again = Relay(tmp_path, cluster, epoch, history=lambda: read(relay.tables, "ops.ledger", "f", "dr"))
+        assert again.deliver() == values(0, 2, 1)
+        assert again.incidents == []
+    entries = read(relay.tables, "ops.ledger", "f", "dr")
+    assert [(e.source_first, e.target_first, e.count) for e in entries if e.kind == REPAIR] == [(1, 2, 1)]
+
+
+def test_what_recovery_finds_in_a_partition_is_one_commit(tmp_path: Path, cluster: FakeCluster) -> None:
+    """Each entry says that the log is known to its end: with half of them, the other half would be sent again."""
+    relay, anew = Relay(tmp_path, cluster), SOURCE._replace(topic_id=OTHER_ID)
+    relay.ingest(0)
+    relay.ingest(0, source=anew)
+    relay.deliver()
+    relay.ingest(1, 2)
+    relay.ingest(1, source=anew)
+    relay.lands(1, 2)
+    relay.lands(1, source=anew)
+    ledger, table = LedgerWriter(relay.tables, "ops.ledger", 0.0), tmp_path / "tables" / "ops" / "ledger"
+    before = DeltaTable(table).version()
+    assert Relay(tmp_path, cluster, epoch=2, ledger=ledger).deliver() == values(0, 0, 1, 2, 1)
+    assert DeltaTable(table).version() == before + 1
+
+
 class BronzeDelivered(BronzeSentHere):
     """The real tasks, one after the other; `dies_after` counts those that end well."""
 
@@ -512,11 +406,11 @@ def test_a_request_on_its_way_is_waited_for_beside_a_shared_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_at: int
 ) -> None:
     monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.3)
-    busy, late_source = BusyCluster(), partition(late_at)
+    busy, late_source = BusyCluster(), SOURCE._replace(partition=late_at)
     late_target = TopicPartition(TARGET.topic, late_at)
-    relay = Relay(tmp_path, busy, target_topics=lambda: {"orders": TopicInfo("src.orders", "target-id", 2, 1)})
+    relay = Relay(tmp_path, busy, target_topics=lambda: Places({"orders": TopicInfo("src.orders", "target-id", 2, 1)}))
     for number in (0, 1):
-        relay.ingest(0, source=partition(number))
+        relay.ingest(0, source=SOURCE._replace(partition=number))
     relay.deliver()
     busy.append(TARGET, b"", b"theirs")
     relay.ingest(1)
@@ -552,7 +446,7 @@ def test_folded_partitions_share_a_target_partition_each_in_its_order_and_by_tur
 
 def test_partitions_are_folded_by_their_number_modulo_the_topics(tmp_path: Path, cluster: FakeCluster) -> None:
     topics = {"orders": TopicInfo("src.orders", "target-id", 2, 1)}
-    relay = Relay(tmp_path, cluster, fold_partitions=True, target_topics=lambda: topics)
+    relay = Relay(tmp_path, cluster, fold_partitions=True, target_topics=lambda: Places(topics))
     for partition in range(5):
         relay.ingest(partition, source=SOURCE._replace(partition=partition))
     relay.deliver()
@@ -560,14 +454,84 @@ def test_partitions_are_folded_by_their_number_modulo_the_topics(tmp_path: Path,
     assert held == {0: values(0, 2, 4), 1: values(1, 3)}
 
 
-def test_a_busy_partition_does_not_keep_its_neighbour_waiting() -> None:
-    busy, quiet = SOURCE, SOURCE._replace(partition=2)
-    waiting = [(busy, TARGET), (quiet, TARGET)]
-    assert one_for_each_target(waiting, lambda _: False, {}) == {TARGET: busy}
-    assert one_for_each_target(waiting, lambda _: False, {busy: 1}) == {TARGET: quiet}
-    elder = SOURCE._replace(topic_id=OTHER_ID)
-    assert one_for_each_target([(elder, TARGET), (busy, TARGET)], lambda _: False, {elder: 9}) == {TARGET: elder}
-    assert one_for_each_target(waiting, lambda _: True, {}) == {}
+# --- topics that only an operator can make ---
+
+BILLS = SourcePartition("bills", OTHER_ID, 0)
+READY = {"orders": TopicInfo("src.orders", "target-id", 1, 1)}
+NEEDED = Places(READY, {"bills": Need("src.bills", "needs 1 partition and may not be made")})
+
+
+def lacking(root: Path, cluster: FakeCluster, policy: Any, clock: list[float] | None = None, **fields: Any) -> Relay:
+    """A target without `bills`, which bronze holds beside `orders`."""
+    at = clock if clock is not None else [0.0]
+    missing = Missing("dr", policy, clock=lambda: at[0])
+    relay = Relay(root, cluster, missing=missing, target_topics=lambda: NEEDED, **fields)
+    relay.ingest(0, 1)
+    relay.ingest(5, 6, source=BILLS)
+    return relay
+
+
+@pytest.mark.parametrize("policy", ["stop", "wait", "dead_letter"])
+def test_neighbours_of_a_missing_topic_go_on(tmp_path: Path, cluster: FakeCluster, policy: str) -> None:
+    relay = lacking(tmp_path, cluster, policy)
+    assert relay.deliver() == values(0, 1)
+    assert "topic src.bills needs 1 partition" in relay.fan_out.progress.waiting
+    relay.ingest(2)
+    assert relay.deliver() == values(0, 1, 2)
+    assert relay.dead_letters == ([5, 6] if policy == "dead_letter" else [])
+
+
+@pytest.mark.parametrize("policy", ["stop", "wait", "dead_letter"])
+def test_once_the_topic_is_there_all_of_it_is_sent_in_order(tmp_path: Path, cluster: FakeCluster, policy: str) -> None:
+    clock = [0.0]
+    relay = lacking(tmp_path, cluster, policy, clock)
+    relay.deliver()
+    relay.ingest(7, source=BILLS)
+    clock[0] += 10
+    topic = TopicInfo("src.bills", "bills-id", 1, 1)
+    relay.fan_out.target_topics = lambda: Places({**READY, "bills": topic})
+    relay.deliver()
+    assert [m.value() for m in cluster.logs[TopicPartition("src.bills", 0)]] == values(5, 6, 7)
+    assert relay.fan_out.progress.waiting == ""
+
+
+def test_a_topic_that_stays_away_stops_the_target_after_a_while(tmp_path: Path, cluster: FakeCluster) -> None:
+    clock = [0.0]
+    relay = lacking(tmp_path, cluster, "stop", clock)
+    relay.deliver()
+    clock[0] += 29
+    relay.deliver()
+    clock[0] += 2
+    with pytest.raises(TopicNeeded, match=r"cluster dr: topic src\.bills needs 1 partition"):
+        relay.deliver()
+
+
+def test_a_single_pass_waits_for_the_topic_no_longer_than_it_may(tmp_path: Path, cluster: FakeCluster) -> None:
+    ticks = iter(range(1000))
+    missing = Missing("dr", "wait", clock=lambda: float(next(ticks)))
+    relay = Relay(tmp_path, cluster, missing=missing, target_topics=lambda: NEEDED, patience_seconds=2.0)
+    relay.ingest(5, source=BILLS)
+    with pytest.raises(TopicNeeded):
+        relay.deliver()
+
+
+def test_what_was_listed_before_is_not_listed_again(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = lacking(tmp_path, cluster, "dead_letter")
+    relay.fan_out.outbox.listed = lambda _target: {BILLS: 6}
+    relay.deliver()
+    relay.deliver()
+    assert relay.dead_letters == [6]
+
+
+def test_few_records_are_listed_in_a_round_so_that_others_go_on(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "LISTED_BATCHES", 1)
+    relay = lacking(tmp_path, cluster, "dead_letter")
+    for offset in range(7, 12):
+        relay.ingest(offset, source=BILLS)
+    relay.deliver()
+    assert relay.dead_letters == [5, 6, 7, 8, 9, 10, 11]
 
 
 # --- a source topic that is gone ---
@@ -615,7 +579,7 @@ def remade(monkeypatch: pytest.MonkeyPatch) -> RemadeCluster:
 
 
 def topics_now(cluster: RemadeCluster) -> dict[str, Any]:
-    return {"target_topics": lambda: {"orders": TopicInfo("src.orders", cluster.topic_id, 1, 1)}}
+    return {"target_topics": lambda: Places({"orders": TopicInfo("src.orders", cluster.topic_id, 1, 1)})}
 
 
 def test_a_topic_that_was_deleted_stops_the_target(tmp_path: Path, remade: RemadeCluster) -> None:
@@ -652,7 +616,10 @@ def test_a_topic_that_was_deleted_is_filled_with_what_was_delivered_long_ago(
 ) -> None:
     ids = {"src.orders": "target-id", "src.other": "other-id"}
     remade.describe = lambda topics: {t: TopicInfo(t, ids[t], 1, 1) for t in topics}  # type: ignore[method-assign]
-    now = {"recreate": True, "target_topics": lambda: {n: remade.describe([f"src.{n}"])[f"src.{n}"] for n in TOPICS}}
+    now = {
+        "recreate": True,
+        "target_topics": lambda: Places({n: remade.describe([f"src.{n}"])[f"src.{n}"] for n in TOPICS}),
+    }
     relay = Relay(tmp_path, remade, **now)
     for offset in range(4):
         relay.ingest(offset)

@@ -1,11 +1,11 @@
-"""What a relay sees of its queries. Everything else about it needs brokers: tests/broker."""
+"""What a relay sees of its ingest query. Everything else about it needs brokers: tests/broker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mirrorlake.inlet import Inlet, furthest
 from mirrorlake.records import TopicPartition
-from mirrorlake.relay import Relay, furthest
 
 
 @dataclass
@@ -24,22 +24,22 @@ class Query:
         return self.failure
 
 
-def looked_at(query: Query) -> Relay:
-    return Relay(None, None, None, None, None, None, once=True, ingest_query=query)  # type: ignore[arg-type]
+def looked_at(query: Query) -> Inlet:
+    return Inlet(None, lambda: None, once=True, query=query)  # type: ignore[arg-type]
 
 
 def test_a_pass_over_what_is_there_ends_where_its_query_does() -> None:
-    relay = looked_at(Query(2))
-    assert [relay.is_ingesting() for _ in range(3)] == [True, False, False]
-    assert relay.ingest_failure is None
+    inlet = looked_at(Query(2))
+    assert [inlet.is_running() for _ in range(3)] == [True, False, False]
+    assert inlet.failure is None
 
 
 def test_a_query_that_failed_is_not_taken_for_one_that_is_done() -> None:
     """Whenever it ends: before it is looked at, while it is, or between two looks."""
     for looks in range(4):
-        relay = looked_at(Query(looks, RuntimeError("the log is cut")))
-        while relay.ingest_failure is None:
-            assert relay.is_ingesting()
+        inlet = looked_at(Query(looks, RuntimeError("the log is cut")))
+        while inlet.failure is None:
+            assert inlet.is_running()
 
 
 def test_of_several_accounts_the_latest_counts_for_each_partition() -> None:

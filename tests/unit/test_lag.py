@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 from samples import OTHER_ID, SOURCE, TOPIC_ID, FakeCluster
 
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.lag import ingest_positions, sample_rows, source_ends, target_positions
+from mirrorlake.lag import SAMPLED_ENDS, ingest_positions, known_ends, sample_rows, source_ends, target_positions
 from mirrorlake.ledger import Book, Position
-from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.records import LAG_SAMPLES, KnownEnd, SourcePartition, TopicPartition
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 AT = TopicPartition(SOURCE.topic, SOURCE.partition)
@@ -67,3 +68,18 @@ def test_a_target_is_not_behind_with_a_topic_that_it_does_not_take() -> None:
     rows = sample_rows("f", cluster, [TOPIC], none, targets, False, NOON, lambda target, _topic: target == "dr")  # type: ignore[arg-type]
     assert {row["cluster"] for row in rows.to_pylist() if row["side"] == "target"} == {"dr"}
     assert source_ends(rows)[SOURCE] == 1
+
+
+def test_the_newest_sample_of_each_incarnation_tells_where_it_ended() -> None:
+    def row(topic_id: str | None, log_end: int, minute: int) -> dict[str, object]:
+        at = NOON + timedelta(minutes=minute)
+        return {"topic": SOURCE.topic, "topic_id": topic_id, "partition": 0, "log_end": log_end, "at": at}
+
+    rows = [row(TOPIC_ID, 5, 2), row(TOPIC_ID, 9, 1), row(OTHER_ID, 3, 3), row(None, 4, 0)]
+    schema = pa.schema([LAG_SAMPLES.field(name) for name in SAMPLED_ENDS])
+    assert known_ends(pa.Table.from_pylist(rows, schema=schema)) == {
+        SOURCE: KnownEnd(5, NOON + timedelta(minutes=2)),  # a log may have been cut: the greatest end proves nothing
+        SOURCE._replace(topic_id=OTHER_ID): KnownEnd(3, NOON + timedelta(minutes=3)),
+        SOURCE._replace(topic_id=""): KnownEnd(4, NOON),
+    }
+    assert known_ends(pa.Table.from_pylist([], schema=schema)) == {}

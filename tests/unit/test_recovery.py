@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -57,11 +57,12 @@ class World:
         ledger_end: int = 0,
         others: dict[SourcePartition, Position] | None = None,
         shared: bool = False,
+        waiting: Collection[int] = (),
     ) -> Recovered:
         positions = {SOURCE: Position(next_offset, TARGET, "id", ledger_end), **(others or {})}
         log = Log(self.cluster.log_starts([TARGET])[TARGET], self.cluster.log_ends([TARGET])[TARGET])
         cluster: Any = self.cluster
-        return recover(self.errand, cluster, TARGET, positions, log, self.read_bronze, shared)
+        return recover(self.errand, cluster, TARGET, positions, log, self.read_bronze, shared, lambda _: waiting)
 
 
 def world(count: int = 10, **fields: Any) -> World:
@@ -125,6 +126,22 @@ def test_what_landed_again_is_listed_and_not_taken_twice() -> None:
     found = made.recover(next_offset=2, ledger_end=2)
     assert runs(found) == [Run(2, 2, 3), Run(5, 7, 1)]
     assert found.duplicates == {SOURCE: [(2, 2)]}
+
+
+def test_a_dead_letter_that_is_there_was_repaired_and_is_no_duplicate_unless_it_landed_again() -> None:
+    made = world()
+    made.lands(0, 3, 4, 1, 2, 1, 3, 5)
+    found = made.recover(next_offset=5, ledger_end=3, waiting=[1, 2])
+    assert found.repaired == {SOURCE: [Run(1, 3, 2)]}
+    assert found.duplicates == {SOURCE: [(1, 1), (3, 1)]}
+    assert runs(found) == [Run(5, 7, 1)]
+
+
+def test_a_repair_at_the_end_of_a_thinned_tail_is_enough() -> None:
+    made = world()
+    made.lands(0, 2, 2, 1)
+    made.cluster.compact_away(TARGET, [2])
+    assert made.recover(next_offset=3, ledger_end=2, waiting=[1]).repaired == {SOURCE: [Run(1, 3, 1)]}
 
 
 def test_a_late_landing_of_what_the_ledger_knows_moves_nothing() -> None:
@@ -202,12 +219,12 @@ def test_two_incarnations_of_a_topic_are_matched_apart() -> None:
     [
         ([], 0, [], []),
         ([(5, 0), (6, 1)], 5, [(5, 0), (6, 1)], []),
-        ([(4, 0), (5, 1)], 5, [(5, 1)], [4]),
-        ([(5, 0), (6, 1), (5, 2), (7, 3)], 5, [(5, 0), (6, 1), (7, 3)], [5]),
+        ([(4, 0), (5, 1)], 5, [(5, 1)], [(4, 0)]),
+        ([(5, 0), (6, 1), (5, 2), (7, 3)], 5, [(5, 0), (6, 1), (7, 3)], [(5, 2)]),
     ],
 )
 def test_first_landings_are_told_from_later_ones(
-    pairs: list[tuple[int, int]], next_offset: int, fresh: list[tuple[int, int]], repeated: list[int]
+    pairs: list[tuple[int, int]], next_offset: int, fresh: list[tuple[int, int]], repeated: list[tuple[int, int]]
 ) -> None:
     assert split_repeated(pairs, next_offset) == (fresh, repeated)
 

@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a master, and workers with a core each, in processes of their own."""
+"""A real Spark cluster on this machine: a master and workers, in processes of their own."""
 
 from __future__ import annotations
 
@@ -17,25 +17,39 @@ READY_SECONDS = 60
 
 
 @contextlib.contextmanager
-def standalone(folder: Path, workers: int) -> Iterator[dict[str, str]]:
-    """Settings for `runner.spark` of a flow that runs there."""
+def standalone(folder: Path, workers: int, drivers: int = 1) -> Iterator[dict[str, str]]:
+    """Settings for `runner.spark` of a flow that runs there: an executor with one core on each worker.
+
+    There is room for so many drivers at once; others wait.
+    """
     port, page = free_ports(2)
     address = f"spark://{HOST}:{port}"
     processes = [_launch(folder / "master", "master.Master", "--port", str(port), "--webui-port", str(page))]
     try:
         for number in range(workers):
             home = folder / f"worker-{number}"
-            given = ["--cores", "1", "--memory", "1g", "--work-dir", str(home), "--webui-port", "0", address]
+            given = [
+                "--cores",
+                str(drivers),
+                "--memory",
+                f"{drivers}g",
+                "--work-dir",
+                str(home),
+                "--webui-port",
+                "0",
+                address,
+            ]
             processes.append(_launch(home, "worker.Worker", *given))
         _await_workers(folder / "master" / "output.txt", workers)
-        yield settings(address)
+        yield settings(address, workers)
     finally:
         stop(processes, 10)
 
 
-def settings(address: str) -> dict[str, str]:
+def settings(address: str, executors: int) -> dict[str, str]:
     return {
         "spark.master": address,
+        "spark.cores.max": str(executors),
         "spark.driver.host": HOST,
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
