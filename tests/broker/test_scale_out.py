@@ -179,6 +179,7 @@ def test_a_task_fails_and_the_runner_recovers(flow: Flow, records: Records, topi
     nothing_twice.test_a_python_worker_is_killed_and_the_runner_recovers(flow, records, topic, failpoint)
     said = (flow.root / "logs" / "spark.log").read_text()
     assert re.search(r"Lost task .* executor \d", said), "no task failed there"
+    assert "task attempt 1: an earlier attempt may have sent records" in said, "Spark ran none again, or it was let in"
 
 
 def test_order_and_exactness_hold_on_two_executors_also_after_a_kill(

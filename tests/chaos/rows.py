@@ -221,7 +221,7 @@ def random_kills(stage: Stage) -> str:
     flow = stage.flow(topic, ingest={"max_records_per_batch": 2000})
     killed: Counter[str] = Counter()
     deadline = time.monotonic() + stage.minutes * 60
-    with feeding(stage, topic, 250):
+    with feeding(stage, topic, 500):
         while time.monotonic() < deadline:
             runner = flow.start()
             time.sleep(stage.random.uniform(2, 12))
