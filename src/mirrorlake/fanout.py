@@ -476,7 +476,7 @@ class FanOut:
         for source, first in self._unbegun.items():
             need = self.missing.needed[source.topic]
             left = self._read_bronze(source, max(first, self._listed.get(source, 0)), None)
-            for batch in islice(left, LISTED_BATCHES):
+            for batch in islice((batch for batch in left if batch.num_rows), LISTED_BATCHES):
                 refused = [(offset, size, need.why) for offset, size in sizes(batch)]
                 self.outbox.dead_letters(self.errand, source, need.topic, refused)
                 self._listed[source] = refused[-1][0] + 1

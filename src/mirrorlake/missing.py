@@ -71,9 +71,8 @@ class Missing:
 
     def is_due(self, topics: Collection[str]) -> bool:
         """Is it time to look for these? New ones at once, those that are missing now and then."""
-        if not topics:
-            self.note({})
-        return bool(topics) and (set(topics) != self.needed.keys() or self.clock() - self._looked >= LOOK_SECONDS)
+        waited = self.clock() - self._looked >= LOOK_SECONDS
+        return set(topics) != self.needed.keys() or (bool(topics) and waited)
 
     def note(self, needed: Mapping[str, Need]) -> None:
         """We have just looked."""
