@@ -42,7 +42,7 @@ def refuse_move(
         (source, target): position.next_offset
         for target, book in books.items()
         for source, position in book.positions.items()
-        if TopicPartition(source.topic, source.partition) not in begun and strand.is_now(source)
+        if source.at not in begun and strand.is_now(source)
     }
     if not waiting:
         return
@@ -50,7 +50,7 @@ def refuse_move(
     new = {TopicPartition(s.topic, s.partition) for s, _ in waiting if s not in held}
     firsts = {**strand.source.log_starts(new), **begin()}
     for (source, target), offset in waiting.items():
-        first = firsts.get(TopicPartition(source.topic, source.partition), 0)
+        first = firsts.get(source.at, 0)
         if source not in held and first > offset:
             raise _would_miss(strand, source, target, offset, first)
 

@@ -213,7 +213,7 @@ class Taking:
         return noted
 
     def _adoption(self, source: SourcePartition, copy: TopicInfo, noted: Mapping[TopicPartition, int]) -> Adoption:
-        here, there = TopicPartition(source.topic, source.partition), TopicPartition(copy.name, source.partition)
+        here, there = source.at, TopicPartition(copy.name, source.partition)
         end = await_stable_ends(self.target_cluster, [there], STABLE_SECONDS, 60.0, time.monotonic, time.sleep)[there]
         found = align(
             self._window(self.source_cluster, here, noted.get(here)), self._window(self.target_cluster, there)

@@ -596,7 +596,7 @@ class SourceSide:
     """Where ingest began, or up to where bronze was emptied on purpose: what lies before is not asked for."""
     committed: bool = False
     until: int | None = None
-    """Where an upgraded broker began to tell the topic's id: from there on bronze has it as another partition."""
+    """From there on bronze has the log as another partition: its broker began to tell ids, or the log was cut."""
 
 
 def audit_partition(
@@ -615,7 +615,7 @@ def audit_partition(
 
 
 def _audit_source(source: SourcePartition, side: SourceSide, files: Readable, counts: Counts) -> list[Finding]:
-    at, cluster = TopicPartition(source.topic, source.partition), side.cluster
+    at, cluster = source.at, side.cluster
     info = cluster.describe([source.topic]).get(source.topic)
     if info is None or not is_same_topic(source.topic_id, info.id):
         return [_gone(source, files)]
@@ -623,19 +623,31 @@ def _audit_source(source: SourcePartition, side: SourceSide, files: Readable, co
     start, end = cluster.log_starts([at])[at], cluster.log_ends([at], side.committed)[at]
     first, end = max(start, side.ingest_begin), end if side.until is None else min(end, side.until)
     messages = map(_source_record, cluster.read_range(at, first, end, side.committed))
-    seen, kept = Counted(messages), Counted(read_bronze(files, source, first))
+    seen, kept = Counted(messages), Counted(read_bronze(files, source, first, side.until))
     compacted = is_compacted(cluster, at.topic)
     found = compare_source(source, seen, kept, first, end, side.ingest_position, compacted)
     counts.source, counts.bronze = seen.count, kept.count
-    return found
+    return found + _cut_off(source, files, side.until)
 
 
 def _gone(source: SourcePartition, files: Readable) -> Finding:
     held = [segment for segment in files.segments() if segment.source == source]
     first = min((segment.first_offset for segment in held), default=0)
     last = max((segment.last_offset for segment in held), default=-1)
-    detail = "the source topic was deleted or made anew: bronze alone holds these records"
     records = sum(segment.records for segment in held)
+    return _only_here(source, first, last, records, "the source topic was deleted or made anew")
+
+
+def _cut_off(source: SourcePartition, files: Readable, until: int | None) -> list[Finding]:
+    """What stands in bronze from where the source's log was cut on: it has other records there now."""
+    offsets = [offset for offset, _ in read_bronze(files, source, until)] if until is not None else []
+    if not offsets:
+        return []
+    return [_only_here(source, offsets[0], offsets[-1], len(offsets), "the source's log was cut here")]
+
+
+def _only_here(source: SourcePartition, first: int, last: int, records: int, why: str) -> Finding:
+    detail = f"{why}: bronze alone holds these records"
     return Finding("", source.topic, source.partition, SOURCE_GONE, first, last, records, detail, fails=False)
 
 

@@ -21,7 +21,7 @@ from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read,
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, is_same_topic
-from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition
+from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition, known_id, next_branch, trunk
 from mirrorlake.session import on_workers
 from mirrorlake.streams import StreamId, reporting
 from mirrorlake.tables import FolderTables, Tables
@@ -107,6 +107,11 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
     }
 
 
+RETENTION, LOG_TRUNCATED = "retention", "log_truncated"
+TOPIC_DELETED, TOPIC_RECREATED = "topic_deleted", "topic_recreated"
+GONE = frozenset({TOPIC_DELETED, TOPIC_RECREATED})
+
+
 @dataclass(frozen=True)
 class Loss:
     """Source records that were dropped before they were read."""
@@ -122,10 +127,13 @@ class Loss:
     """How far the range can be trusted, where the log is gone and cannot be asked."""
 
     @property
-    def can_be_passed(self) -> bool:
-        """May a flow go on after it? Not where offsets would come again that nothing tells from those we hold."""
-        nothing_read, told_apart = self.first == 0, bool(self.topic_id)
-        return self.kind == "retention" or (self.kind != "log_truncated" and (told_apart or nothing_read))
+    def source(self) -> SourcePartition:
+        return SourcePartition(self.topic, self.topic_id, self.partition)
+
+    @property
+    def go_on_at(self) -> int | None:
+        """In the log as it is now; None where that is another one, which is read from its begin."""
+        return {RETENTION: self.last + 1, LOG_TRUNCATED: self.first}.get(self.kind)
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] offsets {self.first}-{self.last} ({self.kind})"
@@ -143,27 +151,62 @@ def diagnose(
     for at, position in sorted(positions.items()):
         kept_id, topic = known_ids.get(at.topic, ""), topics.get(at.topic)
         if topic is None:
-            losses.append(Loss("topic_deleted", at.topic, kept_id, at.partition, position, position))
+            losses.append(Loss(TOPIC_DELETED, at.topic, kept_id, at.partition, position, position))
         elif not is_same_topic(kept_id, topic.id):
-            losses.append(Loss("topic_recreated", at.topic, kept_id, at.partition, position, position))
+            losses.append(Loss(TOPIC_RECREATED, at.topic, kept_id, at.partition, position, position))
         elif starts.get(at, 0) > position:
-            losses.append(Loss("retention", at.topic, kept_id, at.partition, position, starts[at] - 1))
+            losses.append(Loss(RETENTION, at.topic, kept_id, at.partition, position, starts[at] - 1))
         elif at in ends and ends[at] < position:
-            losses.append(Loss("log_truncated", at.topic, kept_id, at.partition, ends[at], position - 1))
+            losses.append(Loss(LOG_TRUNCATED, at.topic, kept_id, at.partition, ends[at], position - 1))
     return losses
 
 
-GONE = frozenset({"topic_deleted", "topic_recreated"})
+def begun_late(
+    unread: Iterable[TopicPartition],
+    known_ids: Mapping[str, str],
+    topics: Mapping[str, TopicInfo],
+    starts: Mapping[TopicPartition, int],
+) -> list[Loss]:
+    """Partitions that came after the flow had begun, and whose first records are gone before anybody read them."""
+    return [
+        Loss(RETENTION, at.topic, known_id(known_ids.get(at.topic), topics[at.topic].id), at.partition, 0, start - 1)
+        for at in sorted(unread)
+        if (start := starts.get(at, 0))
+    ]
 
 
 def as_far_as_known(losses: Iterable[Loss], ends: Mapping[SourcePartition, KnownEnd]) -> list[Loss]:
-    """Of a log that is gone: what lay between our position and the last end that anybody saw."""
+    """Of logs that are gone: what lay between our position and the last end that anybody saw."""
+    found = list(losses)
+    gone = {loss.source: loss for loss in found if loss.kind in GONE}
+    known = [_up_to(loss, ends.get(source)) for source, loss in gone.items()]
+    return [*(loss for loss in found if loss.kind not in GONE), *known, *_never_read(gone, ends)]
+
+
+def _never_read(gone: Mapping[SourcePartition, Loss], ends: Mapping[SourcePartition, KnownEnd]) -> list[Loss]:
+    """Partitions of the same topics that were seen, and of which no batch ever had a record."""
+    kinds = {(source.topic, source.topic_id): loss.kind for source, loss in gone.items()}
     return [
-        _up_to(loss, ends.get(SourcePartition(loss.topic, loss.topic_id, loss.partition)))
-        if loss.kind in GONE
-        else loss
-        for loss in losses
+        _up_to(Loss(kinds[source[:2]], *source, end.start, end.start), end)
+        for source, end in sorted(ends.items())
+        if source[:2] in kinds and source not in gone and end.offset > end.start
     ]
+
+
+def ids_after(losses: Iterable[Loss], topic_ids: Mapping[str, str]) -> dict[str, str]:
+    """The ids under which reading goes on.
+
+    A topic that is gone is forgotten: the next one of its name has another id. Where none was told, or the log is still
+    the same, offsets come again that bronze holds: the topic goes on as a branch.
+    """
+    ids = dict(topic_ids)
+    for topic, kind in {(loss.topic, loss.kind) for loss in losses}:
+        kept = topic_ids.get(topic, "")
+        if kind == LOG_TRUNCATED or (kind in GONE and not trunk(kept)):
+            ids[topic] = next_branch(kept)
+        elif kind in GONE:
+            ids.pop(topic, None)
+    return ids
 
 
 def _up_to(loss: Loss, end: KnownEnd | None) -> Loss:
@@ -181,10 +224,6 @@ def as_we_read_it(
 ) -> dict[TopicPartition, int]:
     """Where the log ends that we have read: a log that was cut may have grown again, by other records."""
     return {at: min(end, truncated.get(at, end)) for at, end in ends.items()}
-
-
-def at_of(source: SourcePartition) -> TopicPartition:
-    return TopicPartition(source.topic, source.partition)
 
 
 # --- positions on storage ---
@@ -250,6 +289,16 @@ def read_leader_epochs(checkpoint: Path) -> dict[TopicPartition, int]:
 def write_leader_epochs(checkpoint: Path, epochs: Mapping[TopicPartition, int]) -> None:
     _replace(checkpoint.with_suffix(".epochs.json"), starting_offsets(epochs))
     hit("epochs-noted")
+
+
+def read_seed(checkpoint: Path) -> dict[TopicPartition, int]:
+    """Where a query that goes on after another one is to begin; empty for the first."""
+    path = checkpoint.with_suffix(".seed.json")
+    return _offsets_in(path) if path.exists() else {}
+
+
+def write_seed(checkpoint: Path, seed: Mapping[TopicPartition, int]) -> None:
+    _replace(checkpoint.with_suffix(".seed.json"), starting_offsets(seed))
 
 
 @contextlib.contextmanager
@@ -379,14 +428,14 @@ class Ingest:
     def _require_whole(self, fetched: Sequence[Fetched]) -> None:
         """The first error that a task met; where a log was cut is kept for whoever names the loss."""
         for source, end in (file.truncated for file in fetched if file.truncated):
-            self.truncated[at_of(source)] = end
+            self.truncated[source.at] = end
         for file in fetched:
             if file.error:
                 raise from_text(file.error)
 
     def _note_read(self, fetched: Sequence[Fetched]) -> None:
         """Before the commit: an epoch older than the record it is kept for would be a false alarm after a crash."""
-        found = sorted((read, at_of(source)) for file in fetched for source, read in file.read)
+        found = sorted((read, source.at) for file in fetched for source, read in file.read)
         self.read |= {at: read.offset + 1 for read, at in found}
         epochs = {at: read.leader_epoch for read, at in found}
         if epochs.items() - self.leader_epochs.items():
@@ -406,7 +455,7 @@ class Ingest:
                 "set on_source_loss: continue to go on with the new topic; what was lost is in ops.incidents",
             )
         # A broker may be upgraded to one that tells ids, and in the middle of it they come and go.
-        new = {name: topic.id for name, topic in seen.items() if topic.id or name not in self.topic_ids}
+        new = {name: known_id(self.topic_ids.get(name), topic.id) for name, topic in seen.items()}
         if new.items() - self.topic_ids.items():
             self.topic_ids.update(new)
             write_topic_ids(self.checkpoint, self.topic_ids)
@@ -416,14 +465,22 @@ class Ingest:
         return read_positions(self.checkpoint) or read_begin(self.checkpoint) or seed
 
     def losses(
-        self, seed: Mapping[TopicPartition, int], known_ends: Callable[[], Mapping[SourcePartition, KnownEnd]] = dict
+        self,
+        positions: Mapping[TopicPartition, int],
+        new: Iterable[TopicPartition] = (),
+        known_ends: Callable[[], Mapping[SourcePartition, KnownEnd]] = dict,
     ) -> list[Loss]:
-        """What the source dropped before this query read it. `known_ends` is asked only where a log is gone."""
-        positions = self.positions(seed)
-        topics = self.source.describe_patiently({at.topic for at in positions}, ABSENT_SECONDS)
-        there = [at for at in positions if at.topic in topics and at.partition < topics[at.topic].partitions]
+        """What the source dropped from where we stand on; of `new` partitions, from their begin on.
+
+        `known_ends` is asked only where a log is gone.
+        """
+        asked = {*positions, *new}
+        topics = self.source.describe_patiently({at.topic for at in asked}, ABSENT_SECONDS)
+        there = {at for at in asked if at.topic in topics and at.partition < topics[at.topic].partitions}
         starts, ends = self.source.log_starts(there), self.source.log_ends(there)
         found = diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
+        remade = {loss.source.at for loss in found if loss.kind == TOPIC_RECREATED}
+        found += begun_late(there & {*new, *remade}, self.topic_ids, topics, starts)
         return as_far_as_known(found, known_ends()) if any(loss.kind in GONE for loss in found) else found
 
 

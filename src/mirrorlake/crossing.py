@@ -13,7 +13,7 @@ from functools import cached_property
 
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.offsets import OffsetMap, OffsetMaps, Stairs
-from mirrorlake.records import Run, SourcePartition, TopicPartition
+from mirrorlake.records import Run, SourcePartition, TopicPartition, trunk
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Link:
     targets: Mapping[str, TopicInfo]
     maps: OffsetMaps
     complete: Mapping[SourcePartition, int]
-    """Source partition -> everything before this offset is on the target."""
+    """Source partition, by whichever of its branches -> everything before this offset is on the target."""
     flow: str = ""
 
     def partitions(self) -> Iterator[SourcePartition]:
@@ -130,12 +130,19 @@ class Link:
             return f"{name} was made anew since it was filled: `mirrorlake repair` fills it again"
         return found
 
+    @cached_property
+    def _complete(self) -> dict[SourcePartition, int]:
+        return {source._replace(topic_id=trunk(source.topic_id)): end for source, end in self.complete.items()}
+
+    def complete_to(self, source: SourcePartition) -> int | None:
+        return self._complete.get(source)
+
     def _empty(self, source: SourcePartition) -> OffsetMap | None:
         """Of a partition without records the ledger says nothing, and all of it is there: its copy begins at 0.
 
         Not where others were copied to the same place: an earlier topic of this name, or a partition that shares it.
         """
-        there, position = self.targets[self.names[source.topic]], self.complete.get(source)
+        there, position = self.targets[self.names[source.topic]], self.complete_to(source)
         place = TopicPartition(there.name, source.partition)
         if position is None or place in self._filled or place.partition >= there.partitions:
             return None
@@ -149,11 +156,11 @@ class Link:
 def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:
     ways, closed = [], {}
     for source in link.partitions():
-        start, found = TopicPartition(source.topic, source.partition), link.known(source)
+        start, found = source.at, link.known(source)
         if isinstance(found, str):
             closed[start] = found
         else:
-            complete = max(found.source_end, link.complete.get(source, 0))
+            complete = max(found.source_end, link.complete_to(source) or 0)
             ways.append(Way(start, found.target, found.to_target, found.source_begin, complete, found.runs))
     return ways, closed
 
@@ -161,7 +168,7 @@ def along(link: Link) -> tuple[list[Way], dict[TopicPartition, str]]:
 def against(link: Link) -> list[Way]:
     known = ((source, link.known(source)) for source in link.partitions())
     return [
-        Way(found.target, TopicPartition(source.topic, source.partition), _homewards(found, link, source), 0, None)
+        Way(found.target, source.at, _homewards(found, link, source), 0, None)
         for source, found in known
         if isinstance(found, OffsetMap)
     ]
@@ -169,7 +176,7 @@ def against(link: Link) -> list[Way]:
 
 def _homewards(found: OffsetMap, link: Link, source: SourcePartition) -> Stairs:
     """Who has read all copies goes on after everything that was copied or left out, markers at the end included."""
-    return Stairs(found.to_source.steps, max(found.source_end, link.complete.get(source, 0)))
+    return Stairs(found.to_source.steps, max(found.source_end, link.complete_to(source) or 0))
 
 
 def crossing(links: Iterable[tuple[str, str, Link]], here: str, there: str) -> Crossing:

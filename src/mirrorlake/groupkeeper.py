@@ -114,7 +114,7 @@ class GroupKeeper:
         if known is None or not known.runs:
             return None
         last = max(known.runs, key=lambda run: run.target_first)
-        return OffsetSync(TopicPartition(source.topic, source.partition), last.source_last, last.target_end - 1)
+        return OffsetSync(source.at, last.source_last, last.target_end - 1)
 
     # --- the ways ---
 

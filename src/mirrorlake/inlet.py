@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,21 +11,27 @@ from typing import Any
 
 from mirrorlake.admission import check_batches
 from mirrorlake.bronze import (
+    RETENTION,
     Ingest,
+    Loss,
     Reading,
     Workers,
     batch_size,
+    ids_after,
     next_bound,
     parse_offsets,
+    read_begin,
     read_leader_epochs,
     read_plan,
     read_positions,
+    read_seed,
     read_topic_ids,
     records_per_batch,
     sample_record_bytes,
     start_ingest,
     starting_offsets,
     write_leader_epochs,
+    write_seed,
     write_topic_ids,
 )
 from mirrorlake.clusters import librdkafka_consumer
@@ -34,7 +40,7 @@ from mirrorlake.errors import SourceLoss
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import READER_GROUP
 from mirrorlake.lag import SAMPLED_ENDS, ingest_positions, known_ends
-from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition
+from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition, age, branch
 from mirrorlake.strand import Strand
 from mirrorlake.streams import StreamId, claim, current, ending, next_generation
 from mirrorlake.tables import FolderTables
@@ -43,11 +49,8 @@ from mirrorlake.world import cores
 
 # What Spark's Kafka source calls the begin of a log.
 EARLIEST = -2
-GO_ON = "set on_source_loss: continue to go on without them"
-BEGIN_ANEW = (
-    "offsets that bronze holds already may come again and could not be told apart, so on_source_loss: continue does "
-    "not help here: begin with another --root, and choose existing_records for its targets"
-)
+# So many checkpoint generations has an epoch of a flow at most, where the table cannot say which were used.
+GENERATIONS = 1000
 
 
 @dataclass
@@ -90,21 +93,26 @@ class Inlet:
         claim(stream, self.strand.world.checkpoints, self.source_facts())
         check_batches(self.strand, stream, checkpoint)
         self.ingest = self._make(stream, checkpoint, read_topic_ids(checkpoint))
-        self.ingest.read = self.strand.bronze_positions()
+        held = self.strand.newest_in_bronze()
+        self.ingest.read = {source.at: end for source, end in held.items()}
         if not read_positions(checkpoint):
-            self._seed = dict(self.ingest.read)
-        self._follow_table()
+            self._seed = read_seed(checkpoint) or dict(self.ingest.read)
+        self._follow_table({source.topic: source.topic_id for source in sorted(held, key=age)})
         self.meet_losses()
 
     def _stream(self) -> StreamId:
         """The newest generation; a later one where its checkpoint is gone although its writes may be in the table."""
-        stream, world, table = self.current_stream(), self.strand.world, self.strand.spec.table
-        if read_positions(stream.checkpoint(world.checkpoints)):
-            return stream
-        if world.tables.folder(table) is None:
-            # A catalog does not tell which transactions a table has seen; one of this epoch it cannot have.
-            return replace(stream, generation=max(stream.generation, self.strand.lease.epoch))
-        while world.tables.txn_version(table, stream.txn_app_id) is not None:
+        stream = self.current_stream()
+        planned = read_plan(stream.checkpoint(self.strand.world.checkpoints))
+        return stream if planned else self._unused(stream)
+
+    def _unused(self, stream: StreamId) -> StreamId:
+        """This generation, or the next one under which nothing was written yet: what was, the table would ignore."""
+        tables, table = self.strand.world.tables, self.strand.spec.table
+        if tables.folder(table) is None:
+            # A catalog does not tell which transactions a table has seen; none of an epoch that just began.
+            return replace(stream, generation=max(stream.generation, GENERATIONS * self.strand.lease.epoch))
+        while tables.txn_version(table, stream.txn_app_id) is not None:
             stream = next_generation(stream)
         return stream
 
@@ -125,62 +133,84 @@ class Inlet:
         config = librdkafka_consumer(flow.source, cluster, flow.isolation, READER_GROUP)
         return Workers(world.tables, config, cores(world.config))
 
-    def _follow_table(self) -> None:
+    def _follow_table(self, held_ids: Mapping[str, str]) -> None:
         """Topics may have left a shared table, which Spark would call a loss. And the table may hold more than the
         checkpoint ever planned, of topics that came back or under another checkpoint: it would be read again."""
-        begun, planned = read_positions(self.made.checkpoint), read_plan(self.made.checkpoint)
-        if not begun:
-            return
-        left = {at for at in begun if not spec_topics(self.strand.spec, [at.topic])}
-        if left or any(end > planned.get(at, 0) for at, end in self.made.read.items()):
-            self._begin_generation(left)
+        ids, begun = self.made.topic_ids, read_positions(self.made.checkpoint)
+        # Of a log that was cut the table may have a later branch than an older checkpoint.
+        later = {topic: held for topic, held in held_ids.items() if branch(held) > branch(ids.get(topic, ""))}
+        ids.update(later)
+        ours = set(spec_topics(self.strand.spec, {at.topic for at in begun})) - later.keys()
+        going, planned = {at: p for at, p in begun.items() if at.topic in ours}, read_plan(self.made.checkpoint)
+        if begun and (going != begun or any(end > planned.get(at, 0) for at, end in self.made.read.items())):
+            kept = {topic: known for topic, known in ids.items() if topic in ours or topic in later}
+            self._begin_generation(going, self.made.read, kept)
 
     # --- losses ---
 
     def meet_losses(self) -> None:
-        """Never silent: what the source dropped unread is an incident; the flow's policy says whether to go on."""
-        losses, flow = self.made.losses(self._seed, self._known_ends), self.strand.flow
-        if not losses:
+        """Never silent: what the source dropped is an incident; the flow's policy says whether to go on."""
+        begun = self.made.positions(self._seed)
+        # Where no query has begun, nobody can say what came after it.
+        new = {*self.strand.source_partitions()} - begun.keys() if read_begin(self.made.checkpoint) else set()
+        if not self.made.losses(begun, new):
             return
+        stood = self._stood()
+        if losses := self.made.losses(stood, new, self._known_ends):
+            self._tell(losses)
+            self._go_on(stood, losses)
+
+    def _tell(self, losses: Sequence[Loss]) -> None:
+        flow = self.strand.flow
         for loss in losses:
-            source = SourcePartition(loss.topic, loss.topic_id, loss.partition)
             detail = f"policy {flow.on_source_loss}" + (f"; {loss.known}" if loss.known else "")
-            self.strand.writings.incident(loss.kind, "", source, loss.first, loss.last, detail)
-        passable = all(loss.can_be_passed for loss in losses)
-        if flow.on_source_loss == "stop" or not passable:
+            self.strand.writings.incident(loss.kind, "", loss.source, loss.first, loss.last, detail)
+        if flow.on_source_loss == "stop":
             said = "; ".join(str(loss) for loss in losses[:5])
             raise SourceLoss(
-                f"flow {flow.name}: {flow.source} dropped records before they were read: {said}",
-                "ops.incidents has the exact ranges; " + (GO_ON if passable else BEGIN_ANEW),
+                f"flow {flow.name}: {flow.source} dropped records: {said}",
+                "ops.incidents has the exact ranges; set on_source_loss: continue to go on without them",
             )
-        gone = {TopicPartition(loss.topic, loss.partition) for loss in losses}
+
+    def _go_on(self, stood: Mapping[TopicPartition, int], losses: Sequence[Loss]) -> None:
         # Right after what is in the incident: should the source drop more meanwhile, that is another incident.
-        after = {TopicPartition(n.topic, n.partition): n.last + 1 for n in losses if n.kind == "retention"}
-        self._begin_generation(gone, after)
+        after = {loss.source.at: at for loss in losses if (at := loss.go_on_at) is not None}
+        others = {loss.source.at for loss in losses if loss.kind != RETENTION}
+        going = {at: position for at, position in stood.items() if at not in others}
+        self._begin_generation(going, after, ids_after(losses, self.made.topic_ids))
+
+    def _stood(self) -> dict[TopicPartition, int]:
+        """Where we stand: bronze may be ahead of the checkpoint, by a batch that was not called done."""
+        ids, held = self.made.topic_ids, self.strand.newest_in_bronze()
+        read = {source.at: end for source, end in held.items() if source.topic_id == ids.get(source.topic)}
+        return furthest(self.made.positions(self._seed), read)
 
     def _known_ends(self) -> dict[SourcePartition, KnownEnd]:
         """Where the source's logs ended when the flow last sampled them: of one that is gone, nobody else can tell."""
         world, chosen = self.strand.world, {"flow": self.strand.flow.name, "side": "source"}
         return known_ends(world.tables.read(world.ops("lag_samples"), SAMPLED_ENDS, **chosen))
 
-    def _begin_generation(self, gone: set[TopicPartition], after: Mapping[TopicPartition, int] | None = None) -> None:
+    def _begin_generation(
+        self,
+        going: Mapping[TopicPartition, int],
+        elsewhere: Mapping[TopicPartition, int],
+        topic_ids: dict[str, str],
+    ) -> None:
         """Going on after a loss is a new checkpoint with a new transaction id, seeded from where we stand.
 
-        Bronze may be ahead of the checkpoint, by a batch that was not called done.
+        `going`: where we stand in logs that go on as they were.
         """
         ingest, checkpoints = self.made, self.strand.world.checkpoints
-        begun = {at: p for at, p in ingest.positions(self._seed).items() if at not in gone}
-        held, ids = self.strand.bronze_positions(), ingest.topic_ids
-        known = {at.topic: ids[at.topic] for at in begun if at.topic in ids}
-        self._seed = furthest(begun, held, after or {})
-        stream = next_generation(ingest.stream)
+        stream = self._unused(next_generation(ingest.stream))
         checkpoint = stream.checkpoint(checkpoints)
         claim(stream, checkpoints, self.source_facts())
         hit("generation-claimed")
-        write_topic_ids(checkpoint, known)
-        write_leader_epochs(checkpoint, {at: epoch for at, epoch in ingest.leader_epochs.items() if at in begun})
-        self.ingest = self._make(stream, checkpoint, known)
-        self.ingest.read = held
+        self._seed = furthest(going, elsewhere)
+        write_seed(checkpoint, self._seed)
+        write_topic_ids(checkpoint, topic_ids)
+        write_leader_epochs(checkpoint, {at: epoch for at, epoch in ingest.leader_epochs.items() if at in going})
+        self.ingest = self._make(stream, checkpoint, topic_ids)
+        self.ingest.read = {at: end for at, end in ingest.read.items() if at in going}
 
     # --- where it begins ---
 
@@ -231,8 +261,8 @@ class Inlet:
 
     def restart(self) -> None:
         """After what passed by itself, or after a loss that the policy accepts: from where the checkpoint stands."""
+        self.strand.look()  # topics may have come, or be gone
         self.meet_losses()
-        self.strand.look()  # a topic may be gone meanwhile
         self.start()
 
     def _sampled_bound(self) -> int:

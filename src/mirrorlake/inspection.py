@@ -22,7 +22,7 @@ from mirrorlake.ledger import Book, Entry, fold
 from mirrorlake.ledger import read as read_ledger
 from mirrorlake.names import table_name
 from mirrorlake.readers import BronzeInCatalog
-from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.records import SourcePartition, TopicPartition, is_elder
 from mirrorlake.streams import current
 from mirrorlake.tables import BronzeFiles, Readable, Tables, ensure_ops
 from mirrorlake.targets import Looker, TargetPlan, make_wish, plan_target
@@ -108,9 +108,9 @@ def _sample(stored: Stored, source: Cluster, at: datetime) -> pa.Table:
     ends = lag.bronze_ends(stored.files.segments())
     ingested = lag.ingest_positions(stored.ingested, stored.topic_ids)
     targets = {target: lag.target_positions(stored.book(target), ends, ingested) for target in stored.entries}
-    topics = source.describe(topics_now(stored.spec, source))
+    topics = lag.as_known(source.describe(topics_now(stored.spec, source)).values(), stored.topic_ids)
     committed = stored.flow.isolation == "read_committed"
-    return lag.sample_rows(stored.flow.name, source, topics.values(), ingested, targets, committed, at)
+    return lag.sample_rows(stored.flow.name, source, topics, ingested, targets, committed, at)
 
 
 def read_lag(config: Config, spark: SparkSession) -> list[dict[str, Any]]:
@@ -203,14 +203,13 @@ def _audit_relay(stored: Stored, clusters: Mapping[str, Cluster]) -> Iterable[au
     for segment in stored.files.segments():
         firsts[segment.source] = min(firsts.get(segment.source, segment.first_offset), segment.first_offset)
     for source, first in sorted(firsts.items()):
-        at = TopicPartition(source.topic, source.partition)
-        begin = first if stored.flow.start != "earliest" or _elder(source) in firsts else 0
+        goes_on = any(is_elder(elder, source) for elder in firsts)
         side = audit.SourceSide(
             clusters[stored.flow.source],
-            stored.ingested.get(at, 0),
-            begin,
+            stored.ingested.get(source.at, 0),
+            first if goes_on or stored.flow.start != "earliest" else 0,
             stored.flow.isolation == "read_committed",
-            min((first for heir, first in firsts.items() if _elder(heir) == source), default=None),
+            min((first for heir, first in firsts.items() if is_elder(source, heir)), default=_cut_at(stored, source)),
         )
         targets = {
             target: audit.TargetSide(
@@ -224,9 +223,10 @@ def _audit_relay(stored: Stored, clusters: Mapping[str, Cluster]) -> Iterable[au
         yield audit.audit_partition(stored.flow.name, source, side, stored.files, targets)
 
 
-def _elder(source: SourcePartition) -> SourcePartition | None:
-    """The same partition as it was before its broker told topic ids."""
-    return source._replace(topic_id="") if source.topic_id else None
+def _cut_at(stored: Stored, source: SourcePartition) -> int | None:
+    """Where the log goes on as a later branch, of which bronze holds nothing yet."""
+    known = source._replace(topic_id=stored.topic_ids.get(source.topic, source.topic_id))
+    return stored.ingested.get(source.at) if is_elder(source, known) else None
 
 
 # --- plan ---

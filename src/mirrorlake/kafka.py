@@ -49,7 +49,7 @@ from mirrorlake.errors import (
     TopicMissing,
     Unreachable,
 )
-from mirrorlake.records import TopicPartition
+from mirrorlake.records import TopicPartition, trunk
 
 _ACCESS = {
     KafkaError._AUTHENTICATION,
@@ -102,7 +102,8 @@ class TopicInfo:
 
 def is_same_topic(kept_id: str, id_now: str) -> bool:
     """Is it the topic that we knew? Where brokers told no id, then or now, nothing speaks against it."""
-    return not kept_id or not id_now or kept_id == id_now
+    kept = trunk(kept_id)
+    return not kept or not id_now or kept == id_now
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from the first sample that saw the source beyond the target's position: they dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.ledger import Book
-from mirrorlake.records import LAG_SAMPLES, KnownEnd, SourcePartition, TopicPartition
+from mirrorlake.records import LAG_SAMPLES, KnownEnd, SourcePartition, TopicPartition, age, is_elder, known_id
 from mirrorlake.tables import Segment
 
 
@@ -33,14 +35,26 @@ def target_positions(
 ) -> dict[SourcePartition, int]:
     """Where a target stands at the source: with all of bronze, where ingest stands, since markers are no records.
 
-    Where bronze's ends are not known (None), nobody can say that it has all.
+    Where bronze's ends are not known (None), nobody can say that it has all. Of a log that was cut, the earlier branch
+    goes first.
     """
-    positions = {}
-    for source, ingest_position in ingested.items():
-        held = book.positions.get(source)
-        has_all = ends is not None and (source not in ends or (held is not None and held.next_offset >= ends[source]))
-        positions[source] = ingest_position if has_all else held.next_offset if held else 0
-    return positions
+    parts: dict[TopicPartition, list[SourcePartition]] = defaultdict(list)
+    for part in {*book.positions, *(ends or ())}:
+        parts[part.at].append(part)
+    return {
+        source: _position([p for p in parts[source.at] if p == source or is_elder(p, source)], book, ends, ingested_to)
+        for source, ingested_to in ingested.items()
+    }
+
+
+def _position(
+    log: Sequence[SourcePartition], book: Book, ends: Mapping[SourcePartition, int] | None, ingested_to: int
+) -> int:
+    """`log`: the parts of one log that bronze or the target knows of."""
+    reached = {part: book.positions[part].next_offset if part in book.positions else 0 for part in log}
+    if ends is None:
+        return reached[max(log, key=age)] if log else 0
+    return min((reached[part] for part in log if reached[part] < ends.get(part, 0)), default=ingested_to)
 
 
 def ingest_positions(
@@ -48,6 +62,11 @@ def ingest_positions(
 ) -> dict[SourcePartition, int]:
     """Where ingest stands, by incarnation of the topic."""
     return {SourcePartition(at.topic, topic_ids.get(at.topic, ""), at.partition): p for at, p in positions.items()}
+
+
+def as_known(topics: Iterable[TopicInfo], topic_ids: Mapping[str, str]) -> list[TopicInfo]:
+    """Topics as their cluster describes them, under the ids by which ingest knows them."""
+    return [replace(topic, id=known_id(topic_ids.get(topic.name), topic.id)) for topic in topics]
 
 
 def sample_rows(
@@ -88,16 +107,16 @@ def source_ends(samples: pa.Table) -> dict[SourcePartition, int]:
     return {SourcePartition(row["topic"], row["topic_id"], row["partition"]): row["log_end"] for row in rows}
 
 
-SAMPLED_ENDS = ["topic", "topic_id", "partition", "log_end", "at"]
+SAMPLED_ENDS = ["topic", "topic_id", "partition", "log_start", "log_end", "at"]
 
 
 def known_ends(samples: pa.Table) -> dict[SourcePartition, KnownEnd]:
     """Where each incarnation of a topic ended at the newest sample that saw it; of `SAMPLED_ENDS`."""
     grouped = samples.sort_by("at").group_by(SAMPLED_ENDS[:3], use_threads=False)
-    newest = grouped.aggregate([("log_end", "last"), ("at", "last")]).to_pylist()
+    newest = grouped.aggregate([(name, "last") for name in SAMPLED_ENDS[3:]]).to_pylist()
     return {
         SourcePartition(row["topic"], row["topic_id"] or "", row["partition"]): KnownEnd(
-            row["log_end_last"], row["at_last"]
+            row["log_end_last"], row["at_last"], row["log_start_last"]
         )
         for row in newest
     }

@@ -14,6 +14,7 @@ from mirrorlake.inspection import Stored, read_stored
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import bronze_ends, ingest_positions, target_positions
 from mirrorlake.offsets import OffsetMaps
+from mirrorlake.records import trunk
 from mirrorlake.tables import Tables
 from mirrorlake.topics import fit_names, flow_topics, relay_specs, spec_topics
 
@@ -88,7 +89,7 @@ def newest_topics(maps: OffsetMaps) -> dict[str, TopicInfo]:
     counts: dict[str, int] = {}
     for at in newest:
         counts[at.topic] = max(counts.get(at.topic, 0), at.partition + 1)
-    return {at.topic: TopicInfo(at.topic, source.topic_id, counts[at.topic], 0) for at, source in newest.items()}
+    return {at.topic: TopicInfo(at.topic, trunk(source.topic_id), counts[at.topic], 0) for at, source in newest.items()}
 
 
 def newest_copies(maps: OffsetMaps) -> dict[str, TopicInfo]:

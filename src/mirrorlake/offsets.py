@@ -7,14 +7,16 @@ relay keeps it, that place is the very next record: nothing is skipped and nothi
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 
 from mirrorlake.ledger import BASELINE, END, REPLAY, SKIP, Entry, in_order
-from mirrorlake.records import Run, SourcePartition, TopicPartition
+from mirrorlake.records import Run, SourcePartition, TopicPartition, age, is_same_log
 
 
 def staircase(runs: Iterable[Run]) -> list[Run]:
@@ -104,6 +106,10 @@ class _Draft:
     target_begin: int
     runs: list[Run] = field(default_factory=list)
 
+    @property
+    def place(self) -> tuple[TopicPartition, str]:
+        return self.target, self.target_topic_id
+
     def add(self, entry: Entry) -> None:
         self.begin = min(self.begin, entry.source_first)
         self.end = max(self.end, entry.source_last + 1)
@@ -125,13 +131,19 @@ class _Draft:
         self.target_begin = entry.target_end
 
 
+def _before(source_end: int, runs: Iterable[Run]) -> list[Run]:
+    kept = (Run(run.source_first, run.target_first, min(run.count, source_end - run.source_first)) for run in runs)
+    return [run for run in kept if run.count > 0]
+
+
 class OffsetMaps:
     """The maps of one flow and target; entries may go on coming while it is asked."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._lock = Lock()
         self._drafts: dict[SourcePartition, _Draft] = {}
-        self._made: dict[SourcePartition, OffsetMap] = {}
+        self._parts: dict[TopicPartition, set[SourcePartition]] = defaultdict(set)
+        self._made: dict[TopicPartition, dict[SourcePartition, OffsetMap]] = {}
         for entry in in_order(entries):
             self.learn(entry)
 
@@ -143,7 +155,8 @@ class OffsetMaps:
         draft = self._drafts.get(entry.source)
         if entry.kind == REPLAY or (draft and entry.kind != BASELINE and draft.target != entry.target_partition):
             return  # A second copy, or one elsewhere: the first is what readers go by.
-        self._made.pop(entry.source, None)
+        self._made.pop(entry.source.at, None)
+        self._parts[entry.source.at].add(entry.source)
         if entry.kind == END:
             self._drafts.pop(entry.source, None)
             return
@@ -153,29 +166,37 @@ class OffsetMaps:
 
     def _begun(self, draft: _Draft | None, entry: Entry) -> _Draft:
         place = (entry.target_partition, entry.target_topic_id)
-        if draft is None or (draft.target, draft.target_topic_id) != place:
+        if draft is None or draft.place != place:
             return _Draft(*place, entry.source_first, entry.source_last + 1, entry.target_end)
         draft.begin_again(entry)
         return draft
 
     def of(self, source: SourcePartition) -> OffsetMap | None:
+        """Of the whole log that the source partition is a part of."""
         with self._lock:
-            return self._of(source)
+            made = self._made.setdefault(source.at, {})
+            if source not in made and (found := self._join(self._log_of(source))):
+                made[source] = found
+            return made.get(source)
 
-    def _of(self, source: SourcePartition) -> OffsetMap | None:
-        draft = self._drafts.get(source)
-        if draft is None:
+    def _log_of(self, source: SourcePartition) -> list[_Draft]:
+        parts = (part for part in self._parts[source.at] if part in self._drafts and is_same_log(part, source))
+        return [self._drafts[part] for part in sorted(parts, key=age)]
+
+    def _join(self, drafts: Sequence[_Draft]) -> OffsetMap | None:
+        """A log that was cut counts up to there by its earlier branch, and from there on by its later one."""
+        if not drafts:
             return None
-        if source not in self._made:
-            self._made[source] = OffsetMap(
-                draft.target, draft.target_topic_id, tuple(draft.runs), draft.begin, draft.end, draft.target_begin
-            )
-        return self._made[source]
+        runs, begin, newest = list[Run](), sys.maxsize, drafts[-1]
+        for draft in reversed([each for each in drafts if each.place == newest.place]):
+            runs = [*_before(begin, draft.runs), *runs]
+            begin, target_begin = min(begin, draft.begin), draft.target_begin
+        return OffsetMap(*newest.place, tuple(runs), begin, newest.end, target_begin)
 
     def newest(self) -> dict[TopicPartition, SourcePartition]:
         """The youngest incarnation of each source partition: what can be said while the source is away."""
         with self._lock:
-            return {TopicPartition(source.topic, source.partition): source for source in self._drafts}
+            return {source.at: source for source in self._drafts}
 
     def filled(self) -> set[TopicPartition]:
         """Target partitions that hold copies, or are about to."""

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mirrorlake.records import branch
+
 HEADER = "mirrorlake"
 VERSION = 1
 _FRONT = struct.Struct(">BBI8s8s16sI")
@@ -27,7 +29,9 @@ def digest(name: str) -> bytes:
 
 
 def topic_id_bytes(topic_id: str) -> bytes:
-    """A topic id as 16 bytes; brokers without topic ids give an empty one."""
+    """A topic id as 16 bytes; brokers without topic ids give an empty one. A branch of a log stands for itself."""
+    if branch(topic_id):
+        return hashlib.blake2b(topic_id.encode(), digest_size=16).digest()
     return uuid.UUID(topic_id).bytes if topic_id else bytes(16)
 
 

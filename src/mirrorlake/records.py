@@ -26,16 +26,61 @@ class SourcePartition(NamedTuple):
     topic_id: str
     partition: int
 
+    @property
+    def at(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
 
 
+# --- logs that were cut ---
+#
+# A topic whose log was cut below what we had read goes on as a branch: its id with a number, `…#1`. Offsets come again
+# then, and nothing but that number tells the new records from those that bronze holds under the same offsets.
+
+
+def trunk(topic_id: str) -> str:
+    """The id as the broker tells it."""
+    return topic_id.partition("#")[0]
+
+
+def branch(topic_id: str) -> int:
+    return int(topic_id.partition("#")[2] or 0)
+
+
+def next_branch(topic_id: str) -> str:
+    return f"{trunk(topic_id)}#{branch(topic_id) + 1}"
+
+
+def known_id(kept: str | None, told: str) -> str:
+    """What we call a topic: by the id that its broker tells, with the branch that we know."""
+    return kept if kept is not None and (not told or trunk(kept) == told) else told
+
+
+def age(source: SourcePartition) -> tuple[bool, int]:
+    """Later parts of one log are greater. Those from before its broker told ids come first."""
+    return bool(trunk(source.topic_id)), branch(source.topic_id)
+
+
+def is_same_log(one: SourcePartition, two: SourcePartition) -> bool:
+    """Two parts of one log: before and after it was cut, or before and after its broker told ids."""
+    ids = {trunk(one.topic_id), trunk(two.topic_id)} - {""}
+    return (one.topic, one.partition) == (two.topic, two.partition) and len(ids) <= 1
+
+
+def is_elder(one: SourcePartition, two: SourcePartition) -> bool:
+    """Is the first an earlier part of the log of the second?"""
+    return is_same_log(one, two) and age(one) < age(two)
+
+
 @dataclass(frozen=True)
 class KnownEnd:
-    """Where a log ended when it was last looked at."""
+    """Where a log ended when it was last looked at, and where it began."""
 
     offset: int
     at: datetime
+    start: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from mirrorlake.errors import UsageFault
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.inlet import Inlet
 from mirrorlake.kafka import Cluster
-from mirrorlake.lag import bronze_ends, sample_rows, source_ends, target_positions
+from mirrorlake.lag import as_known, bronze_ends, sample_rows, source_ends, target_positions
 from mirrorlake.ledger import Book, LedgerWriter
 from mirrorlake.missing import Missing, Places
-from mirrorlake.records import BRONZE, SourcePartition, TopicPartition
+from mirrorlake.records import BRONZE, SourcePartition
 from mirrorlake.strand import Strand, make_errand, record_limit
 from mirrorlake.streams import StreamId, claim, current, ending, refuse_foreign
 from mirrorlake.tables import bronze_properties
@@ -205,7 +205,7 @@ class Relay:
         return any(pause.covers(target, topic) for pause in self.pauses())
 
     def _latest(self, source: SourcePartition) -> int:
-        at = TopicPartition(source.topic, source.partition)
+        at = source.at
         return self.source.log_ends([at])[at]
 
     def late_targets(self) -> list[Target]:
@@ -304,7 +304,7 @@ class Relay:
     def lag_samples(self, at: datetime) -> pa.Table:
         ingested = self.inlet.positions()
         targets = {t.cluster: self._target_positions(t.cluster, ingested) for t in self.flow.targets}
-        topics = self.source.describe(self.strand.topics).values()
+        topics = as_known(self.source.describe(self.strand.topics).values(), self.inlet.made.topic_ids)
         committed = self.flow.isolation == "read_committed"
         rows = sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at, self.strand.takes)
         self._source_ends = source_ends(rows)
@@ -315,8 +315,9 @@ class Relay:
         sample and has not read since."""
         fan_out = self.fan_outs[target]
         held, positions = bronze_ends(fan_out.bronze.segments()), fan_out.book.positions
+        reached = {source: position.next_offset for source, position in positions.items()}
         unread = (
-            end - max(held.get(source, 0), positions[source].next_offset if source in positions else 0)
+            end - max(each.get(source, 0) for each in (held, reached, self.inlet.positions()))
             for source, end in self._source_ends.items()
             if self.strand.takes(target, source.topic)
         )

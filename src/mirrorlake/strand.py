@@ -17,7 +17,7 @@ from mirrorlake.lease import Lease, producer_lock_path
 from mirrorlake.ledger import Book, Entry, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
-from mirrorlake.records import SourcePartition, TopicPartition
+from mirrorlake.records import SourcePartition, TopicPartition, age
 from mirrorlake.topics import RelaySpec, name_on, spec_topics, topics_now
 from mirrorlake.world import World
 from mirrorlake.writings import Writings
@@ -76,14 +76,11 @@ class Strand:
     def bronze_ends(self) -> dict[SourcePartition, int]:
         return bronze_ends(self.bronze().segments())
 
-    def bronze_positions(self) -> dict[TopicPartition, int]:
-        """Where bronze ends, for the topics as they are now."""
-        positions: dict[TopicPartition, int] = {}
-        for source, end in self.bronze_ends().items():
-            at = TopicPartition(source.topic, source.partition)
-            if self.is_now(source):
-                positions[at] = max(end, positions.get(at, 0))
-        return positions
+    def newest_in_bronze(self) -> dict[SourcePartition, int]:
+        """Where bronze ends, for the topics as they are now; of a log that was cut, its latest branch."""
+        ends = self.bronze_ends()
+        newest = {source.at: source for source in sorted(ends, key=age) if self.is_now(source)}
+        return {source: ends[source] for source in newest.values()}
 
     def bronze_version(self) -> float:
         """Infinite where only Spark may look: then what the ledger says has to do."""

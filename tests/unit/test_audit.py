@@ -687,6 +687,15 @@ def test_a_partition_ends_where_its_broker_began_to_tell_the_topics_id(
     assert sum(f.records for f in found if f.kind == "missing_in_bronze") == missing
 
 
+def test_what_a_source_that_was_cut_has_no_more_is_in_bronze_alone(tmp_path: Path) -> None:
+    source: Any = FakeCluster([message(offset, offset) for offset in (0, 1, 2, 3)], SOURCE.topic_id)
+    side = audit.SourceSide(source, 4, until=3)
+    (found,) = audit.audit_partition("flow", SOURCE, side, bronze_table(tmp_path, 6), {}).findings
+    assert (found.kind, found.first_offset, found.last_offset, found.records) == ("source_gone", 3, 5, 3)
+    assert not found.fails
+    assert "was cut here" in found.detail
+
+
 def test_headers_that_the_client_cannot_hand_out() -> None:
     class Broken(FakeMessage):
         def headers(self) -> list[tuple[str, bytes | None]] | None:

@@ -516,7 +516,7 @@ def test_a_tree_is_counted_with_its_children_the_dead_too() -> None:
         process.stdout.readline()
         used, cpu_seconds = usage_of([process.pid]), cpu_seconds_of([process.pid])
         process.communicate(b"\n")
-    assert 0.4 <= used.cpu_seconds <= cpu_seconds
+    assert 0.35 <= used.cpu_seconds <= cpu_seconds  # counted in ticks
     assert used.memory_bytes > 1 << 20
     assert usage_of([process.pid]).cpu_seconds == 0
     assert os.getpid() != process.pid

@@ -19,15 +19,19 @@ from mirrorlake.bronze import (
     Loss,
     as_far_as_known,
     batch_bounds,
+    begun_late,
     diagnose,
+    ids_after,
     next_bound,
     parse_offsets,
     read_begin,
     read_positions,
+    read_seed,
     read_topic_ids,
     records_per_batch,
     sample_record_bytes,
     starting_offsets,
+    write_seed,
     write_topic_ids,
 )
 from mirrorlake.errors import SourceLoss, StateMismatch
@@ -154,15 +158,46 @@ def test_topic_ids_that_are_not_known_accuse_nobody(kept: str, now: str) -> None
     assert diagnose({AT: 7}, {"orders": kept}, topics, {AT: 0}, {AT: 10}) == []
 
 
+def test_of_a_topic_that_is_gone_partitions_that_were_never_read_are_losses_too() -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+    ends = {(1, 3): KnownEnd(20, at, 3), (2, 0): KnownEnd(0, at), (0, 0): KnownEnd(7, at)}
+    seen = {SourcePartition("orders", "id-0", number): end for (number, _), end in ends.items()}
+    others = SourcePartition("orders", "id-9", 5), SourcePartition("other", "id-0", 5)
+    seen |= dict.fromkeys(others, KnownEnd(9, at))
+    losses = as_far_as_known(diagnose({AT: 7}, {"orders": "id-0"}, {}, {}, {}), seen)
+    assert [(loss.kind, loss.partition, loss.first, loss.last) for loss in losses] == [
+        ("topic_deleted", 0, 7, 7),
+        ("topic_deleted", 1, 3, 19),
+    ]
+
+
+def test_a_partition_that_came_later_and_has_lost_its_first_records_is_a_loss() -> None:
+    new = [TopicPartition("orders", 1), TopicPartition("orders", 2)]
+    for ids, called in (({"orders": "id-1#2"}, "id-1#2"), ({}, "id-1")):
+        found = begun_late(new, ids, THERE, {new[0]: 5, new[1]: 0})
+        assert found == [Loss("retention", "orders", called, 1, 0, 4)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "topic_id", "first", "passable"),
-    [("retention", "", 5, True), ("topic_deleted", "id-1", 5, True), ("topic_recreated", "id-1", 5, True),
-     ("topic_deleted", "", 5, False), ("topic_deleted", "", 0, True), ("log_truncated", "id-1", 0, False)],
-)  # fmt: skip
-def test_a_flow_goes_on_only_where_new_offsets_are_told_from_old_ones(
-    kind: str, topic_id: str, first: int, passable: bool
+    ("kind", "kept", "after", "go_on_at"),
+    [
+        ("retention", "id-1", "id-1", 10),
+        ("topic_deleted", "id-1", None, None),
+        ("topic_recreated", "id-1", None, None),
+        ("topic_deleted", "", "#1", None),
+        ("log_truncated", "id-1", "id-1#1", 5),
+        ("log_truncated", "id-1#1", "id-1#2", 5),
+        ("log_truncated", "", "#1", 5),
+    ],
+)
+def test_where_offsets_come_again_and_no_id_tells_them_apart_a_topic_goes_on_as_a_branch(
+    kind: str, kept: str, after: str | None, go_on_at: int | None
 ) -> None:
-    assert Loss(kind, "orders", topic_id, 0, first, 9).can_be_passed is passable
+    losses = [Loss(kind, "orders", kept, number, 5, 9) for number in (0, 1)]
+    known = {"orders": kept, "other": "id-2"}
+    assert ids_after(losses, known).get("orders") == after
+    assert ids_after(losses, known)["other"] == "id-2"
+    assert {loss.go_on_at for loss in losses} == {go_on_at}
 
 
 @pytest.mark.parametrize(
@@ -181,6 +216,16 @@ def test_an_upgrade_that_brings_topic_ids_is_no_new_topic(tmp_path: Path, told: 
     if kept:
         with pytest.raises(SourceLoss, match="made anew"):
             batch_of(path, "id-2")
+
+
+def test_a_branch_outlives_what_its_broker_tells(tmp_path: Path) -> None:
+    path = tmp_path / "g1"
+    write_topic_ids(path, {"orders": "id-1#1"})
+    for told in ("id-1", ""):
+        batch_of(path, told)
+        assert read_topic_ids(path) == {"orders": "id-1#1"}
+    with pytest.raises(SourceLoss, match="made anew"):
+        batch_of(path, "id-2")
 
 
 def batch_of(checkpoint: Path, topic_id: str) -> None:
@@ -246,6 +291,12 @@ def test_topic_ids_are_kept_beside_the_checkpoint_and_replaced_whole(tmp_path: P
     assert read_topic_ids(path) == {"orders": "id-1", "a.b": "id-2"}
     assert [kept.name for kept in tmp_path.iterdir()] == ["g0.topics.json"]
     assert read_topic_ids(tmp_path / "g1") == {}
+
+
+def test_where_a_query_is_to_begin_is_kept_beside_its_checkpoint(tmp_path: Path) -> None:
+    assert read_seed(tmp_path / "g1") == {}
+    write_seed(tmp_path / "g1", {AT: 100})
+    assert read_seed(tmp_path / "g1") == {AT: 100}
 
 
 def test_the_average_size_comes_from_the_newest_records() -> None:

@@ -332,6 +332,14 @@ def test_why_there_is_no_way_is_said() -> None:
     }
 
 
+def test_what_is_complete_is_known_by_any_branch_of_a_log() -> None:
+    place, branch = TopicPartition("eu.orders", 0), SourcePartition("orders", "s#1", 0)
+    maps = OffsetMaps([Entry("f", "us", BASELINE, 1, branch, 4, 3, place, "t", None, 0, 9)])
+    sources, targets = {"orders": TopicInfo("orders", "s", 1, 1)}, {"eu.orders": TopicInfo("eu.orders", "t", 1, 1)}
+    (way,), closed = along(Link({"orders": "eu.orders"}, sources, targets, maps, {branch: 7}))
+    assert (way.complete, way.begin, closed) == (7, 4, {})
+
+
 def test_an_empty_partition_begins_there_at_0_unless_others_are_there() -> None:
     """The ledger says nothing of it; ingest has looked, and all of it is there."""
     taken = TopicPartition("eu.orders", 1)

@@ -9,13 +9,24 @@ import pytest
 from samples import OTHER_ID, SOURCE, TOPIC_ID, FakeCluster
 
 from mirrorlake.kafka import TopicInfo
-from mirrorlake.lag import SAMPLED_ENDS, ingest_positions, known_ends, sample_rows, source_ends, target_positions
+from mirrorlake.lag import (
+    SAMPLED_ENDS,
+    as_known,
+    ingest_positions,
+    known_ends,
+    sample_rows,
+    source_ends,
+    target_positions,
+)
 from mirrorlake.ledger import Book, Position
 from mirrorlake.records import LAG_SAMPLES, KnownEnd, SourcePartition, TopicPartition
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 AT = TopicPartition(SOURCE.topic, SOURCE.partition)
 TOPIC = TopicInfo(SOURCE.topic, TOPIC_ID, SOURCE.partition + 1, 1)
+
+
+ELDER = SOURCE._replace(topic_id="")
 
 
 def book(next_offset: int, source: SourcePartition = SOURCE) -> Book:
@@ -31,6 +42,10 @@ def book(next_offset: int, source: SourcePartition = SOURCE) -> Book:
         pytest.param(Book(), {SOURCE: 9}, 0, id="nothing sent yet"),
         pytest.param(book(9), None, 9, id="bronze's end is not known"),
         pytest.param(book(9, SOURCE._replace(topic_id=OTHER_ID)), {SOURCE: 9}, 0, id="another incarnation"),
+        pytest.param(book(7, ELDER), {ELDER: 9}, 7, id="behind in the branch before the log was cut"),
+        pytest.param(book(9, ELDER), {ELDER: 9}, 12, id="with all of that branch, and nothing in the next one"),
+        pytest.param(book(9, ELDER), {ELDER: 9, SOURCE: 10}, 0, id="nothing sent of the next branch yet"),
+        pytest.param(book(9, ELDER), None, 9, id="of the next branch nobody knows"),
     ],
 )
 def test_a_target_stands_where_its_ledger_says(
@@ -61,6 +76,11 @@ def test_of_a_topic_made_anew_nobody_has_anything() -> None:
     assert sampled(OTHER_ID) == {"bronze": 0, "target": 0}
 
 
+def test_topics_are_sampled_under_the_ids_by_which_ingest_knows_them() -> None:
+    assert [topic.id for topic in as_known([TOPIC], {TOPIC.name: f"{TOPIC_ID}#1"})] == [f"{TOPIC_ID}#1"]
+    assert as_known([TOPIC], {TOPIC.name: OTHER_ID}) == as_known([TOPIC], {}) == [TOPIC]
+
+
 def test_a_target_is_not_behind_with_a_topic_that_it_does_not_take() -> None:
     cluster, none = FakeCluster(), dict[SourcePartition, int]()
     cluster.append(AT, None, b"v")
@@ -73,13 +93,14 @@ def test_a_target_is_not_behind_with_a_topic_that_it_does_not_take() -> None:
 def test_the_newest_sample_of_each_incarnation_tells_where_it_ended() -> None:
     def row(topic_id: str | None, log_end: int, minute: int) -> dict[str, object]:
         at = NOON + timedelta(minutes=minute)
-        return {"topic": SOURCE.topic, "topic_id": topic_id, "partition": 0, "log_end": log_end, "at": at}
+        place = {"topic": SOURCE.topic, "topic_id": topic_id, "partition": 0}
+        return {**place, "log_start": 1, "log_end": log_end, "at": at}
 
     rows = [row(TOPIC_ID, 5, 2), row(TOPIC_ID, 9, 1), row(OTHER_ID, 3, 3), row(None, 4, 0)]
     schema = pa.schema([LAG_SAMPLES.field(name) for name in SAMPLED_ENDS])
     assert known_ends(pa.Table.from_pylist(rows, schema=schema)) == {
-        SOURCE: KnownEnd(5, NOON + timedelta(minutes=2)),  # a log may have been cut: the greatest end proves nothing
-        SOURCE._replace(topic_id=OTHER_ID): KnownEnd(3, NOON + timedelta(minutes=3)),
-        SOURCE._replace(topic_id=""): KnownEnd(4, NOON),
+        SOURCE: KnownEnd(5, NOON + timedelta(minutes=2), 1),  # a log may have been cut: the greatest end proves nothing
+        SOURCE._replace(topic_id=OTHER_ID): KnownEnd(3, NOON + timedelta(minutes=3), 1),
+        SOURCE._replace(topic_id=""): KnownEnd(4, NOON, 1),
     }
     assert known_ends(pa.Table.from_pylist([], schema=schema)) == {}

@@ -191,6 +191,29 @@ def test_incarnations_never_mix() -> None:
     assert maps.of(SourcePartition("orders", "id-3", 0)) is None
 
 
+@pytest.mark.parametrize("asked", ["id-1", "id-1#1"])
+@pytest.mark.parametrize(
+    ("offset", "place"), [(0, 0), (5, 5), (6, 10), (7, 11), (8, 12), (9, 13), (10, 13)],
+)  # fmt: skip
+def test_a_log_that_was_cut_is_read_by_its_earlier_branch_up_to_there(asked: str, offset: int, place: int) -> None:
+    """Ten records, cut at 6, then three others in their place."""
+    story = told(0, 0, [("relay", 10)])
+    later = told(6, 10, [("relay", 3)])
+    cut = [replace(entry, source=SOURCE._replace(topic_id="id-1#1"), epoch=2) for entry in later.entries]
+    made = OffsetMaps([*story.entries, *cut]).of(SOURCE._replace(topic_id=asked))
+    assert made is not None
+    assert (made.to_target(offset), made.source_begin, made.source_end) == (place, 0, 9)
+    assert [made.to_source(place) for place in (0, 5, 6, 9, 10, 12, 13)] == [0, 5, 6, 6, 6, 8, 9]
+
+
+def test_a_log_goes_on_when_its_broker_begins_to_tell_ids() -> None:
+    story, later = told(0, 0, [("relay", 5)]), told(5, 5, [("relay", 5)])
+    elder = [replace(entry, source=SOURCE._replace(topic_id="")) for entry in story.entries]
+    made = OffsetMaps([*elder, *(replace(entry, epoch=2) for entry in later.entries)]).of(SOURCE)
+    assert made is not None
+    assert [made.to_target(offset) for offset in (2, 5, 9, 10)] == [2, 5, 9, 10]
+
+
 def test_a_target_topic_made_anew_begins_a_map_of_its_own() -> None:
     story = told(0, 0, [("relay", 5)])
     baseline = replace(story.entries[0], epoch=2, target_topic_id="t-2")

@@ -47,6 +47,14 @@ def test_what_is_encoded_decodes_to_the_same(provenance: Provenance) -> None:
     assert decode(provenance.encode()) == provenance
 
 
+def test_branches_of_a_log_have_ids_of_their_own() -> None:
+    plain = str(uuid.UUID(int=7))
+    ids = [topic_id_bytes(each) for each in ("", "#1", plain, f"{plain}#1", f"{plain}#2")]
+    assert len(set(ids)) == 5
+    assert {len(each) for each in ids} == {16}
+    assert ids[2] == uuid.UUID(int=7).bytes
+
+
 @given(provenances())
 def test_the_header_never_takes_more_room_than_is_counted(provenance: Provenance) -> None:
     assert len(HEADER) + len(provenance.encode()) <= ENCODED_BYTES

@@ -7,7 +7,20 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorlake.records import OPS_TABLES, Run, SourcePartition, TopicPartition, runs_from_pairs, spans
+from mirrorlake.records import (
+    OPS_TABLES,
+    Run,
+    SourcePartition,
+    TopicPartition,
+    age,
+    is_elder,
+    is_same_log,
+    known_id,
+    next_branch,
+    runs_from_pairs,
+    spans,
+    trunk,
+)
 
 
 @st.composite
@@ -60,3 +73,36 @@ def test_partitions_are_written_as_people_write_them() -> None:
 
 def test_every_ops_table_says_when() -> None:
     assert all("at" in schema.names and "flow" in schema.names for schema in OPS_TABLES.values())
+
+
+# --- logs that were cut ---
+
+
+def of(topic_id: str, partition: int = 0) -> SourcePartition:
+    return SourcePartition("orders", topic_id, partition)
+
+
+def test_branches_are_counted_and_keep_the_id_that_the_broker_tells() -> None:
+    first, second = next_branch("an-id"), next_branch(next_branch("an-id"))
+    assert (first, second, trunk(second)) == ("an-id#1", "an-id#2", "an-id")
+    assert next_branch("") == "#1"
+
+
+def test_parts_of_a_log_have_an_order() -> None:
+    parts = [of(""), of("#1"), of("an-id"), of("an-id#1"), of("an-id#2"), of("an-id#10")]
+    assert sorted({*parts}, key=age) == parts
+    assert all(is_elder(one, two) and not is_elder(two, one) for one, two in pairwise(parts))
+    assert not is_elder(parts[0], parts[0])
+
+
+def test_other_topics_and_partitions_are_other_logs() -> None:
+    assert is_same_log(of("an-id"), of("an-id#1"))
+    assert not is_same_log(of("an-id"), of("another"))
+    assert not is_same_log(of("an-id"), of("an-id#1", partition=1))
+
+
+def test_a_topic_is_called_by_what_its_broker_tells_and_by_the_branch_that_we_know() -> None:
+    assert [known_id(kept, "an-id") for kept in (None, "", "an-id", "an-id#2", "another#2")] == [
+        "an-id", "an-id", "an-id", "an-id#2", "an-id",
+    ]  # fmt: skip
+    assert known_id("an-id#2", "") == "an-id#2"

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 TESTS = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__))
 TEST_NAMES = set(re.findall(r"def (test_\w+)", TESTS))
-CHAOS_ROWS = set(re.findall(r'^@row\(\s*"(\w+)"', (ROOT / "tests/chaos/rows.py").read_text(), re.MULTILINE))
+CHAOS = "".join(path.read_text() for path in sorted((ROOT / "tests/chaos/rows").glob("*.py")))
+CHAOS_ROWS = set(re.findall(r'^@row\(\s*"(\w+)"', CHAOS, re.MULTILINE))
 OURS, _, MIRRORMAKERS = PAGE.partition("## Errors of MirrorMaker 2")
 MARK = re.compile(r"`(test_\w+)`|\bchaos (\w+)|(\*read\*)")
 
