@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from mirrorlake.errors import MirrorlakeError
-from mirrorlake.kafka import Cluster, is_same_topic
+from mirrorlake.kafka import Cluster, is_compacted, is_same_topic
 from mirrorlake.ledger import ADOPTED, BASELINE, REPAIR, REPLAY, SKIP, Entry, Position
 from mirrorlake.produce import header_lists
 from mirrorlake.provenance import HEADER, Provenance, find, topic_id_bytes
@@ -740,12 +739,3 @@ def _headers(message: Any) -> HeaderPairs | None:
         return message.headers() or ()
     except (UnicodeDecodeError, SystemError):
         return None
-
-
-def is_compacted(cluster: Cluster, topic: str) -> bool:
-    """False too where the cluster does not tell (Event Hubs)."""
-    try:
-        policy = cluster.topic_configs([topic])[topic].get("cleanup.policy")
-    except MirrorlakeError:
-        return False
-    return policy is not None and "compact" in str(policy.value)

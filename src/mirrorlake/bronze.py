@@ -502,6 +502,8 @@ class Reading:
     starting_offsets: str
     trigger_seconds: float
     once: bool
+    topics: Sequence[str]
+    """Of those that are listed, the ones that are there: Spark would fail for another."""
 
 
 def start_ingest(spark: SparkSession, ingest: Ingest, reading: Reading, failed: Callable[[Exception], None]) -> Any:
@@ -526,7 +528,7 @@ def _source(spark: SparkSession, spec: RelaySpec, reading: Reading) -> DataFrame
         "failOnDataLoss": "true",
         "startingOffsets": reading.starting_offsets,
         "maxOffsetsPerTrigger": str(reading.max_records),
-        **_subscription(spec),
+        **_subscription(spec, reading.topics),
         **({} if reading.once else _gathering(reading)),
     }
     return spark.readStream.format("kafka").options(**options).load()
@@ -565,8 +567,8 @@ def batch_size(query: Any) -> BatchSize | None:
     return BatchSize(seen["records"], seen["bytes"] + seen["records"] * RECORD_OVERHEAD_BYTES)
 
 
-def _subscription(spec: RelaySpec) -> dict[str, str]:
-    return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(spec.topics)}
+def _subscription(spec: RelaySpec, topics: Iterable[str]) -> dict[str, str]:
+    return {"subscribePattern": spec.java_pattern} if spec.java_pattern else {"subscribe": ",".join(topics)}
 
 
 def _trigger(reading: Reading) -> dict[str, Any]:

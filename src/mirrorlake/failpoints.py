@@ -1,7 +1,8 @@
 """Named places where a test lets a process die, stop or fail: in the real code path, at no cost when unset.
 
 `MIRRORLAKE_FAIL=<point>:<nth>:<action>` with the actions `kill` (SIGKILL to this process), `kill-driver` (to the
-runner), `stop` (SIGSTOP) and `raise`. The nth hit is counted in each process.
+runner), `stop` (SIGSTOP) and `raise`. The nth hit is counted in each process. With `MIRRORLAKE_FAIL_MARK=<path>` a
+process that acts first leaves its id there: without that file nothing happened, and a test that passed proved nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ POINTS = (
     "dead-letters-written",  # fan-out: they are in their table, the ledger is not told yet
     "tail-read",  # recovery: the target's tail is matched, nothing of it is written down yet
     "tail-noted",  # recovery: the ledger is told of the tail, and may not have written it down yet
+    "hole-noted",  # repair: the ledger knows that records are missing, they are not sent yet
     "repair-sent",  # repair: records are there, the ledger is not told yet
 )
 ACTIONS = ("kill", "kill-driver", "stop", "raise")
@@ -73,7 +75,14 @@ def hit(point: str) -> None:
 
 
 def _act(armed: _Armed) -> None:
+    _leave_mark()
     if armed.action == "raise":
         raise Failpoint(f"failpoint {armed.point}")
     victim = int(os.environ["MIRRORLAKE_DRIVER_PID"]) if armed.action == "kill-driver" else os.getpid()
     os.kill(victim, signal.SIGSTOP if armed.action == "stop" else signal.SIGKILL)
+
+
+def _leave_mark() -> None:
+    if path := os.environ.get("MIRRORLAKE_FAIL_MARK"):
+        with open(path, "a") as mark:
+            mark.write(f"{os.getpid()}\n")

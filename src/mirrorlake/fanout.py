@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Event, Lock, Semaphore
@@ -35,14 +36,14 @@ from mirrorlake.errors import (
     from_text,
 )
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, await_stable_ends
-from mirrorlake.lease import await_no_producers
+from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, await_stable_ends, is_compacted
+from mirrorlake.lease import EXPIRY, LEASE_SECONDS, await_no_producers
 from mirrorlake.ledger import BASELINE, END, RELAY, REPAIR, SKIP, Book, Entry, LedgerWriter, Position, relay_entries
 from mirrorlake.missing import MISSING_SECONDS, Missing, Places
 from mirrorlake.produce import Errand, Outcome, Slice, record_bytes
 from mirrorlake.readers import Bronze
-from mirrorlake.records import Run, SourcePartition, TopicPartition
-from mirrorlake.recovery import DEAD_LETTER, Log, Recovered, open_dead_letters, recover
+from mirrorlake.records import Run, SourcePartition, TopicPartition, spans
+from mirrorlake.recovery import DEAD_LETTER, Circumstances, Log, MissingRecords, Recovered, recover, set_aside
 from mirrorlake.rounds import Due, due_segments, one_for_each_target, plan_round
 from mirrorlake.streams import reporting
 from mirrorlake.tables import Segment
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STABLE_SECONDS = 2.0
+LEAST_SHARE = 1 / 64
+"""Of a round's budget, after rounds that took longer than their lease."""
 LISTED_BATCHES = 16
 """Of records that are listed as dead letters, in a round: the others want to go on."""
 
@@ -118,8 +121,9 @@ class FanOut:
     ledger: LedgerWriter
     book: Book
     outbox: Outbox
-    target_topics: Callable[[], Places]
-    """Topics are made and grown as needed; without those that the target does not take."""
+    target_topics: Callable[[Mapping[str, int]], Places]
+    """Of topics with so many partitions, which the source may have no more: made and grown as needed; without those
+    that the target does not take."""
     limit_of: Callable[[str], int]
     """Target topic -> the largest record that it takes, in bytes."""
     paused: Callable[[str], bool]
@@ -130,12 +134,16 @@ class FanOut:
     history: Callable[[], Sequence[Entry]] = list
     """All that the ledger says of this target: asked for where records landed that were not due."""
     require_lease: Callable[[], None] = lambda: None
-    """Asked before each round: raises where somebody else may write by now."""
+    """Asked before anything is sent or written down: raises where somebody else may write by now."""
+    sends_until: Callable[[], float | None] = lambda: None
+    """When the tasks of a round that begins now must have handed over all; None where they hold a lock."""
     stopped_cleanly: bool = False
     """The runner before us ended in order, so nothing of it can still land."""
     existing_records: str = "stop"
     fold_partitions: bool = False
     """Where a target topic has fewer partitions than its source: a record goes to its partition modulo theirs."""
+    mends: bool = False
+    """Records that are missing before others are set aside for a repair; otherwise they stop the target."""
     recreate: bool = False
     """A target topic that was made anew is filled from bronze, by a run that has not sent to it yet."""
     latest: Callable[[SourcePartition], int] | None = None
@@ -170,6 +178,10 @@ class FanOut:
     _lock: Lock = field(default_factory=Lock)
     _next: Lock = field(default_factory=Lock)
     """Held by the one who waits for `_lock`."""
+    _share: float = 1.0
+    """Of the budget: a round that did not end before its lease did is too large."""
+    _abandoned_until: float | None = None
+    """Until then a task may still send that a round has left behind, and that holds no lock."""
     _recovered: bool = False
     _was_accepted: bool = False
     """The target has taken us once: where it refuses us now, a password, certificate or right was changed."""
@@ -206,6 +218,11 @@ class FanOut:
             return True
         return False
 
+    @property
+    def certain(self) -> bool:
+        """Is it known what the target has? A runner that stops in doubt has not stopped cleanly."""
+        return self._recovered or not self.book.positions
+
     def await_end(self, timeout_seconds: float) -> bool:
         """Once asked to stop: until the round that runs has ended. False where it did not in time."""
         ended = self._lock.acquire(timeout=timeout_seconds)
@@ -219,9 +236,11 @@ class FanOut:
             return self._round()
         except BaseException:
             self._recovered = False
+            self._share = max(self._share / 2, LEAST_SHARE)
             raise
 
     def _round(self) -> bool:
+        self.require_lease()
         if not self._recovered:
             self.recover()
         version = self.bronze.refresh()
@@ -237,7 +256,11 @@ class FanOut:
         self.require_lease()
         begun = time.monotonic()
         tasks = plan_round(due, self._budget(due), self.slots, strictly=self.rate_limit_per_second is not None)
-        sent = self._settle(tasks, self._run(tasks))
+        outcomes = self._run(tasks)
+        # If another runner sends by now, he has read the target and told the ledger of what we have sent.
+        self.require_lease()
+        sent = self._settle(tasks, outcomes)
+        self._share = min(self._share * 2, 1.0)
         self.bronze.forget({source: position.next_offset for source, position in self.book.positions.items()})
         self.progress.rounds += 1
         self.progress.waiting = self.missing.said()
@@ -256,7 +279,7 @@ class FanOut:
 
     def _budget(self, due: Sequence[Due]) -> int:
         if self.rate_limit_per_second is None:
-            return self.budget_bytes
+            return self.budget_bytes if self.sends_until() is None else int(self.budget_bytes * self._share)
         records = sum(s.records for item in due for s in item.segments)
         size = sum(s.bytes for item in due for s in item.segments)
         return max(1, min(self.budget_bytes, self.rate_limit_per_second * size // max(1, records)))
@@ -332,11 +355,13 @@ class FanOut:
         return ends
 
     def _run(self, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
-        try:
-            with self.turns:
-                return self.bronze.send(self.errand, tasks)
-        except Exception as error:
-            raise self._task_fault(error) from error
+        with self.turns:
+            errand = replace(self.errand, lease_ends_at=self.sends_until())
+            try:
+                return self.bronze.send(errand, tasks)
+            except Exception as error:
+                self._abandoned_until = errand.lease_ends_at
+                raise self._task_fault(error) from error
 
     def _task_fault(self, error: Exception) -> MirrorlakeError:
         """A worker that died is doubt; a worker that raised something we do not know is a fault of ours."""
@@ -454,8 +479,11 @@ class FanOut:
         return firsts
 
     def _baselines(self, firsts: Mapping[SourcePartition, int]) -> list[Entry]:
-        found = self.target_topics()
-        topics, asked = found.ready, {source.topic for source in firsts}
+        asked: dict[str, int] = {}
+        for source in firsts:
+            asked[source.topic] = max(asked.get(source.topic, 0), source.partition + 1)
+        found = self.target_topics(asked)
+        topics = found.ready
         self.missing.note({topic: need for topic, need in found.needed.items() if topic in asked})
         self._unbegun = {source: first for source, first in firsts.items() if source.topic in found.needed}
         places = {
@@ -488,8 +516,11 @@ class FanOut:
         return TopicPartition(topic.name, source.partition % topic.partitions if folded else source.partition)
 
     def _baseline(self, source: SourcePartition, target: TopicPartition, topic_id: str, first: int, end: int) -> Entry:
-        if end and self._known_ends().get(target) != end:
+        known = self._known_ends().get(target)
+        if known is None and end:
             first = self._beside_existing(source, target, first, end)
+        elif known is not None and known != end and not self._may_be_shared(target):
+            raise DeliveryDoubt(f"{target} ends at {end}, expected {known}", "recovery reads what is there and goes on")
         return Entry(
             self.errand.flow, self.errand.target, BASELINE, self.errand.epoch, source, first, first - 1,
             target, topic_id, None, 0, end,
@@ -500,7 +531,8 @@ class FanOut:
             raise ExistingRecords(
                 f"flow {self.errand.flow}: {target} on {self.errand.target} ends at {end}, which the ledger does "
                 "not know of; sending would repeat what another replicator may have sent",
-                "choose for the target: existing_records: latest (begin at the newest) or append (send all the same)",
+                "choose for the target: existing_records: latest (begin at the newest), existing_records: append (send "
+                f"all the same), or `mirrorlake adopt --target {self.errand.target}` (take over MM2's positions)",
             )
         self._shared.add(target)
         if self.existing_records == "latest" and self.latest is not None:
@@ -514,6 +546,9 @@ class FanOut:
         if self.errand.lock:
             # A failed round's other tasks may still be sending.
             await_no_producers(Path(self.errand.lock), 60)
+        elif self._abandoned_until is not None:
+            self.stopping.wait(max(0.0, self._abandoned_until - time.time() + LEASE_SECONDS * EXPIRY))
+            self._abandoned_until = None
         if self.book.positions:
             self._check_topic_ids()
             self._learn_limits()  # what was too large was left out, and is no hole
@@ -535,7 +570,7 @@ class FanOut:
         elif remade:
             source, position = next(iter(remade.items()))
             fault = self._remade(position, seen)
-            self._tell_divergence(source, position, fault)
+            self._tell_divergence(source, position.next_offset, position.next_offset, fault)
             raise fault
 
     def _remade(self, position: Position, seen: Mapping[str, TopicInfo]) -> TargetDiverged:
@@ -564,7 +599,8 @@ class FanOut:
         """Look at the target before the next round, if its topics are not those that we fill."""
         known = [p for p in list(self.book.positions.values()) if p.target_partition.topic in seen]
         doubtful = any(is_another_topic(position, seen) for position in known)
-        self._recovered = self._recovered and not doubtful
+        if doubtful:  # and nothing else: a round may be finding doubts of its own meanwhile
+            self._recovered = False
         return doubtful
 
     def _recover_all(self) -> Iterator[Recovered]:
@@ -579,20 +615,29 @@ class FanOut:
             yield self._recover_one(target, by_target[target], log)
 
     def _recover_one(self, target: TopicPartition, held: Mapping[SourcePartition, Position], log: Log) -> Recovered:
-        shared = self._may_be_shared(target)
+        compacted = partial(is_compacted, self.cluster, target.topic)
+        known = Circumstances(self._may_be_shared(target), compacted, self._waiting, self.mends)
         try:
-            return recover(self.errand, self.cluster, target, held, log, self._read_bronze, shared, self._waiting)
+            return recover(self.errand, self.cluster, target, self._in_turn(held), log, self._read_bronze, known)
+        except MissingRecords as fault:
+            for first, count in spans(fault.offsets):
+                self._tell_divergence(fault.source, first, first + count - 1, fault)
+            raise
         except TargetDiverged as fault:
             for source, position in held.items():
-                self._tell_divergence(source, position, fault)
+                self._tell_divergence(source, position.next_offset, position.next_offset, fault)
             raise
 
-    def _waiting(self, source: SourcePartition) -> list[int]:
-        return open_dead_letters(entry for entry in self.history() if entry.source == source)
+    def _in_turn(self, held: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+        """Those that have something to send, in the order in which they do; the others are at their end."""
+        due = self._elders_first(due_segments(self.bronze.segments(), held))
+        return {source: held[source] for source in (*due, *held)}
 
-    def _tell_divergence(self, source: SourcePartition, position: Position, fault: TargetDiverged) -> None:
-        at = position.next_offset
-        self.outbox.incident("target_diverged", self.errand.target, source, at, at, fault.what)
+    def _waiting(self, source: SourcePartition) -> dict[int, str]:
+        return set_aside(entry for entry in self.history() if entry.source == source)
+
+    def _tell_divergence(self, source: SourcePartition, first: int, last: int, fault: TargetDiverged) -> None:
+        self.outbox.incident("target_diverged", self.errand.target, source, first, last, fault.what)
 
     def _may_be_shared(self, target: TopicPartition) -> bool:
         return target in self._shared or self.existing_records != "stop"

@@ -38,7 +38,7 @@ from mirrorlake.clusters import librdkafka_consumer
 from mirrorlake.control import write_json
 from mirrorlake.errors import SourceLoss
 from mirrorlake.failpoints import hit
-from mirrorlake.kafka import READER_GROUP
+from mirrorlake.kafka import READER_GROUP, is_same_topic
 from mirrorlake.lag import SAMPLED_ENDS, ingest_positions, known_ends
 from mirrorlake.records import KnownEnd, SourcePartition, TopicPartition, age, branch
 from mirrorlake.strand import Strand
@@ -68,6 +68,8 @@ class Inlet:
     _seed: dict[TopicPartition, int] = field(default_factory=dict)
     """Where a new checkpoint begins, where that is not the flow's start."""
     _bound: int = 0
+    _subscribed: Sequence[str] = ()
+    """The topics that were there when the query started."""
 
     @property
     def made(self) -> Ingest:
@@ -209,6 +211,7 @@ class Inlet:
         write_seed(checkpoint, self._seed)
         write_topic_ids(checkpoint, topic_ids)
         write_leader_epochs(checkpoint, {at: epoch for at, epoch in ingest.leader_epochs.items() if at in going})
+        checkpoint.mkdir(parents=True, exist_ok=True)  # from here on it is the newest, whether a query starts or not
         self.ingest = self._make(stream, checkpoint, topic_ids)
         self.ingest.read = {at: end for at, end in ingest.read.items() if at in going}
 
@@ -224,25 +227,43 @@ class Inlet:
         return starting_offsets({at: begin.get(at, EARLIEST) for at in self.strand.source_partitions()})
 
     def first_positions(self) -> dict[TopicPartition, int]:
-        """The flow's start, looked up once and kept: a restart before the first record must not begin later."""
+        """The flow's start, looked up once and kept: a restart before the first record must not begin later.
+
+        Of topics as they were then: one that was made anew since has come after the start, and all of it counts.
+        """
         if self.strand.flow.start == "earliest":
             return {}
         path = self.strand.world.root / "starts" / f"{self.strand.flow.name}.{self.strand.spec.table}.json"
         if not path.exists():
-            write_json(path, json.loads(starting_offsets(self._look_up_start())))
-        return parse_offsets(path.read_text())
+            offsets = json.loads(starting_offsets(self._look_up_start()))
+            write_json(path, {"offsets": offsets, "topic_ids": {t.name: t.id for t in self.strand.topics.values()}})
+        kept = json.loads(path.read_text())
+        offsets = parse_offsets(json.dumps(kept["offsets"] if "topic_ids" in kept else kept))
+        return {at: first for at, first in offsets.items() if self._is_as_of(kept.get("topic_ids", {}), at.topic)}
+
+    def _is_as_of(self, topic_ids: Mapping[str, str], topic: str) -> bool:
+        now = self.strand.topics.get(topic)
+        gone_on = self.ingest is not None and branch(self.ingest.topic_ids.get(topic, "")) > 0
+        return now is None or (is_same_topic(topic_ids.get(topic, ""), now.id) and not gone_on)
 
     def _look_up_start(self) -> dict[TopicPartition, int]:
+        """No further than may be read: an open transaction holds the end back, and a query cannot begin behind it."""
         source, start, partitions = self.strand.source, self.strand.flow.start, self.strand.source_partitions()
-        if isinstance(start, datetime):
-            return source.offsets_at(partitions, int(start.timestamp() * 1000))
-        return source.log_ends(partitions)
+        ends = source.log_ends(partitions, self.strand.flow.isolation == "read_committed")
+        if not isinstance(start, datetime):
+            return ends
+        asked = source.offsets_at(partitions, int(start.timestamp() * 1000))
+        return {at: min(offset, ends[at]) for at, offset in asked.items()}
 
     # --- running ---
 
     def start(self, bound: int | None = None) -> None:
         """`bound` is the most records of a batch; without one, a few of the newest records say how large they are."""
         flow, world = self.strand.flow, self.strand.world
+        self._subscribed = sorted(self.strand.topics)
+        if not self._subscribed and self.strand.spec.java_pattern is None:
+            self.query, self.failure = None, None  # all that is listed is gone; bronze still has it
+            return
         self._bound = bound or self._sampled_bound()
         reading = Reading(
             world.source_options[flow.source],
@@ -251,6 +272,7 @@ class Inlet:
             self._starting_offsets(),
             flow.ingest.trigger_seconds,
             self.once,
+            self._subscribed,
         )
         # Forgotten only now: what is asked before may be refused, and then the old failure still stands.
         self.failure = None
@@ -259,8 +281,15 @@ class Inlet:
     def _failed(self, failure: Exception) -> None:
         self.failure = failure
 
+    def follow_topics(self) -> None:
+        """Listed topics that the source has again, or at last: the query was not told of them."""
+        if self.strand.spec.java_pattern is None and set(self.strand.topics) - set(self._subscribed):
+            self.restart()
+
     def restart(self) -> None:
         """After what passed by itself, or after a loss that the policy accepts: from where the checkpoint stands."""
+        if self.query is not None:
+            self.query.stop()
         self.strand.look()  # topics may have come, or be gone
         self.meet_losses()
         self.start()
@@ -273,7 +302,8 @@ class Inlet:
     def rebound(self) -> int | None:
         """Start again where records are of another size now; returns the new bound."""
         settings = self.strand.flow.ingest
-        batch = (self.made.newest or batch_size(self.query)) if self.query.isActive else None
+        active = self.query is not None and self.query.isActive
+        batch = (self.made.newest or batch_size(self.query)) if active else None
         if batch is None:
             return None
         bound = next_bound(self._bound, batch, settings.max_records_per_batch, settings.max_bytes_per_batch)
@@ -297,7 +327,7 @@ class Inlet:
 
     def is_running(self) -> bool:
         """Or has failed. Looked at in this order: a query that has ended has said by then what ended it."""
-        active: bool = self.query.isActive
+        active: bool = self.query is not None and self.query.isActive
         self.find_failure()
         return active or self.failure is not None
 

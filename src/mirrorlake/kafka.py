@@ -636,6 +636,15 @@ def _uuid_text(topic_id: Any) -> str:
     return str(uuid.UUID(int=number)) if number else ""
 
 
+def is_compacted(cluster: Cluster, topic: str) -> bool:
+    """False too where the cluster does not tell (Event Hubs)."""
+    try:
+        policy = cluster.topic_configs([topic])[topic].get("cleanup.policy")
+    except (MirrorlakeError, KeyError):
+        return False
+    return policy is not None and "compact" in str(policy.value)
+
+
 def await_stable_ends(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],

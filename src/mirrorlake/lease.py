@@ -44,6 +44,10 @@ class Lease:
     def require_valid(self) -> None:
         """Before anything is sent. A lock is ours for as long as we live."""
 
+    def sends_until(self) -> float | None:
+        """When whoever sends must have handed over all; None where a lock tells the next runner of him."""
+        return None
+
 
 def hold_flow(
     storage: Storage, root: Path, tables: Tables, flow: str, say: Callable[[str], None] = lambda _text: None
@@ -205,10 +209,16 @@ def exclusive(path: Path, timeout_seconds: float = 60) -> Iterator[None]:
 
 # --- where there is no machine to share a lock on ---
 
-LEASE_SECONDS = 60.0
-"""How long a lease may go without a sign before somebody else takes it."""
+LEASE_SECONDS = float(os.environ.get("MIRRORLAKE_LEASE_SECONDS", "60"))
+"""How long a lease may go without a sign before somebody else takes it. The variable is for tests: all who want a lease
+must agree on it."""
 SIGNS = 4
-"""So many in this time; without three of them its holder sends no more, and what he has begun has time to end."""
+"""So many in this time; without three of them its holder begins nothing more."""
+SENDING = 1 / 2
+"""Of this time, counted from a sign: so long records may be handed to a producer."""
+EXPIRY = 1 / 3
+"""Of this time: what a producer could not send within it, it never sends, not even after it stood still for long. The
+rest is for clocks that differ and for bytes on their way."""
 
 
 @contextlib.contextmanager
@@ -298,7 +308,9 @@ class TableLease(Lease):
     owner: str
     seconds: float = LEASE_SECONDS
     clock: Callable[[], float] = time.monotonic
-    _valid_until: float = field(default=float("-inf"), init=False)
+    wall: Callable[[], float] = time.time
+    """The clock that other machines have too."""
+    _signed_at: float = field(default=float("-inf"), init=False)
     _overtaken: bool = field(default=False, init=False)
     _trouble: str = field(default="", init=False)
     """Why the last sign could not be given."""
@@ -330,15 +342,19 @@ class TableLease(Lease):
     def require_valid(self) -> None:
         if self._overtaken:
             raise self._lost()
-        if self.clock() > self._valid_until:
+        if self.clock() - self._signed_at > self.seconds * (SIGNS - 1) / SIGNS:
             raise StorageUnreachable(
                 f"flow {self.flow}: the lease could not be renewed in time: {self._trouble or 'no answer'}",
                 f"is {self.name} there, and may we write? run again: it recovers and goes on",
             )
 
+    def sends_until(self) -> float:
+        """By the clock of this machine, which those of the workers may differ from a little: see `produce.Term`."""
+        return self.wall() + self.seconds * SENDING - (self.clock() - self._signed_at)
+
     def _renew(self, begun: float) -> None:
         self._check()
-        self._valid_until = begun + self.seconds * (SIGNS - 1) / SIGNS
+        self._signed_at = begun
 
     def _check(self) -> None:
         """Are we still the newest holder?"""

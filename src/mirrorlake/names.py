@@ -21,6 +21,8 @@ MAX_ALIAS_CHARACTERS = 50
 _LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _ESCAPES = {".": "__d", "-": "__h", "_": "__u"}
 _UNESCAPES = {"d": ".", "h": "-", "u": "_"}
+_HASHED = re.compile(r"_(?![0-9]{8}$)[0-9a-f]{8}$")
+"""How a hashed alias ends; a date does not look so."""
 
 
 def is_legal_topic(topic: str) -> bool:
@@ -59,12 +61,21 @@ def unescape_topic(written: str) -> str:
 
 
 def escape_alias(alias: str) -> str:
-    """A cluster's alias or a flow's name as part of a table name, no `__`; hashed where it lost something."""
+    """A cluster's alias or a flow's name as part of a table name, no `__`; hashed where it lost something.
+
+    And hashed where it looks as if it were: so nothing that is not hashed equals what is.
+    """
     plain = re.sub(r"_+", "_", re.sub(r"[^a-z0-9]", "_", alias.lower())).strip("_")
-    if plain == alias and len(alias) <= MAX_ALIAS_CHARACTERS:
+    if plain == alias and len(alias) <= MAX_ALIAS_CHARACTERS and not _HASHED.search(alias):
         return plain
-    kept = plain[: MAX_ALIAS_CHARACTERS - 9].rstrip("_")
-    return f"{kept}_{hashlib.sha256(alias.encode()).hexdigest()[:8]}"
+    return f"{plain[: MAX_ALIAS_CHARACTERS - 9].rstrip('_')}_{_hash(alias)}"
+
+
+def _hash(alias: str) -> str:
+    """Eight digits of its hash, at least one of them a letter."""
+    digits = hashlib.sha256(alias.encode()).hexdigest()
+    pieces = (digits[at : at + 8] for at in range(0, len(digits), 8))
+    return next((piece for piece in pieces if not piece.isdigit()), "a" + digits[:7])
 
 
 def table_name(template: str, source: str, topic: str) -> str:

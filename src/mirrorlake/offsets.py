@@ -179,6 +179,11 @@ class OffsetMaps:
                 made[source] = found
             return made.get(source)
 
+    def runs(self, source: SourcePartition) -> list[Run]:
+        """Of this part of a log alone, as they stand in the target topic that it goes to."""
+        with self._lock:
+            return list(self._drafts[source].runs) if source in self._drafts else []
+
     def _log_of(self, source: SourcePartition) -> list[_Draft]:
         parts = (part for part in self._parts[source.at] if part in self._drafts and is_same_log(part, source))
         return [self._drafts[part] for part in sorted(parts, key=age)]

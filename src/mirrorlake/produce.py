@@ -24,7 +24,7 @@ from mirrorlake.clusters import resolved
 from mirrorlake.errors import DeliveryDoubt, MirrorlakeError, RecordRefused
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import QUIET, Cluster, no_collection, translate
-from mirrorlake.lease import producing
+from mirrorlake.lease import LEASE_SECONDS, SENDING, producing
 from mirrorlake.provenance import (
     ENCODED_BYTES,
     HEADER,
@@ -63,6 +63,8 @@ class Errand:
     delivery_timeout_seconds: float
     limits: Mapping[str, int] = field(default_factory=dict)
     """Source topic -> the largest record that its target topic takes, where that is known."""
+    lease_ends_at: float | None = None
+    """Seconds since 1970 after which nothing may be handed over; None where a lock says who sends. See `Term`."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Outcome:
     """(first offset, count) of records whose timestamp librdkafka cannot carry."""
     target_end: int = -1
     until: int | None = None
-    """Where it ended before its time, after a record that the broker refused."""
+    """Where it ended before its time: after a record that the broker refused, or because a lease ends soon."""
     error: str = ""
     """Name and message of the error that left the slice in doubt."""
 
@@ -278,6 +280,8 @@ def _has_provenance(column: pa.Array) -> bool:
 
 CUT_SECONDS = 1.5
 """A connection that was cut carries records again by then; a broker that died does not serve again by then."""
+LEASED_BYTES = 4 << 20
+"""Under a lease no more than this waits in the producer: a slow target must take it before it expires."""
 
 
 class Sender:
@@ -289,6 +293,7 @@ class Sender:
         self.failure: KafkaError | None = None
         self.failed_topic = ""
         self._cut = False
+        self._waiting_bytes = 0
         self.met: set[TopicPartition] = set()
         """Partitions that took a record of this producer: they know it."""
         self.producer = Producer({**config, **QUIET, "on_delivery": self._on_delivery, "error_cb": self._on_error})
@@ -318,9 +323,9 @@ class Sender:
         """
         left_out = outgoing.verdicts.keys() | outgoing.oversize.keys()
         rows = zip(outgoing.values, outgoing.keys, outgoing.timestamps_ms, outgoing.headers, strict=True)
-        going = (row for number, row in enumerate(rows) if number not in left_out) if left_out else rows
-        if target not in self.met:
-            self._hand_over(target, islice(going, 1), deadline)
+        going = (row for number, row in enumerate(rows) if number not in left_out) if left_out else iter(rows)
+        if target not in self.met and (first := list(islice(going, 1))):
+            self._hand_over(target, first, deadline)
             self.flush(deadline)
             self.met.add(target)
             hit("first-acknowledged")
@@ -332,7 +337,7 @@ class Sender:
 
     def _hand_over(self, target: TopicPartition, rows: Iterable[Row], deadline: Deadline) -> None:
         (topic, partition), produce = target, self.producer.produce
-        for value, key, timestamp_ms, headers in rows:
+        for value, key, timestamp_ms, headers in self._while_leased(rows, deadline) if deadline.term.ends else rows:
             while True:
                 try:
                     produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
@@ -340,9 +345,19 @@ class Sender:
                 except BufferError:
                     self._make_room(deadline)
 
+    def _while_leased(self, rows: Iterable[Row], deadline: Deadline) -> Iterator[Row]:
+        """Asked for each record: a process that stood still goes on in the middle of a batch."""
+        for row in rows:
+            self._waiting_bytes += len(row[0] or b"")
+            if self._waiting_bytes > LEASED_BYTES:
+                self.flush(deadline)
+            deadline.term.require()
+            yield row
+
     def _make_room(self, deadline: Deadline) -> None:
         if self._cut:
             return self.flush(deadline)
+        deadline.term.require()
         waiting = len(self.producer)
         self.producer.poll(0.05)
         self._raise_failure()
@@ -356,13 +371,14 @@ class Sender:
         """
         waiting, patience = len(self.producer), deadline
         while left := self.producer.flush(0.2):
+            deadline.term.require()
             self._raise_failure()
             if self._cut and patience is deadline:
                 patience = Deadline(CUT_SECONDS)
             patience.progress(left < waiting)
             waiting = left
         self._raise_failure()
-        self._cut = False
+        self._cut, self._waiting_bytes = False, 0
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -373,10 +389,43 @@ class Sender:
         self.producer.purge(in_queue=True, in_flight=True, blocking=True)
 
 
+class Term:
+    """For how long a task may send where a lease is the only fence: it ends by itself, and then another may send.
+
+    The driver says when by its own clock, since no other is known on both machines. Assumed is that theirs differ by
+    less than what `lease.SENDING` and `lease.EXPIRY` leave over, ten seconds of a minute. Of a clock that is further
+    behind, or is set back meanwhile, the time since we began is believed, which is never longer than a sign lasts.
+    """
+
+    def __init__(
+        self,
+        ends_at: float | None = None,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ends = ends_at is not None
+        self._ends_at = float("inf") if ends_at is None else ends_at
+        self._wall, self._clock, self._begun = wall, clock, clock()
+        self._seconds = min(self._ends_at - wall(), LEASE_SECONDS * SENDING) if self.ends else float("inf")
+
+    def require(self) -> None:
+        """Before a record is handed over, and while one is waited for."""
+        if self.ends and (self._clock() - self._begun > self._seconds or self._wall() > self._ends_at):
+            raise DeliveryDoubt(
+                "the lease was not renewed before the records were sent: another runner may send by now",
+                "sending goes on if it still is ours; if this comes again, compare the clocks of driver and workers",
+            )
+
+    def is_half_over(self) -> bool:
+        """Then a task begins nothing more: the rest is for acknowledgements, so that it does not end in doubt."""
+        return self._clock() - self._begun > self._seconds / 2
+
+
 class Deadline:
     """Time without progress, not time altogether: a slow target may take long, a dead one not."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, term: Term | None = None) -> None:
+        self.term = term or Term()
         self._seconds = seconds
         self._clock = clock
         self._until = clock() + seconds
@@ -426,11 +475,12 @@ def deliver(errand: Errand, work: Work) -> list[Outcome]:
 
 def _deliver(errand: Errand, work: Work) -> list[Outcome]:
     outcomes = {slice_.source: Outcome(slice_.source) for slice_, _ in work}
+    deadline = Deadline(errand.delivery_timeout_seconds, term=Term(errand.lease_ends_at))
     try:
+        deadline.term.require()
         sender = sender_for(errand)
         before = _checked_ends(sender.cluster, [slice_ for slice_, _ in work])
         sender.begin(before)
-        deadline = Deadline(errand.delivery_timeout_seconds)
         offsets = {
             slice_.source: _send_slice(errand, slice_, batches, outcomes[slice_.source], deadline)
             for slice_, batches in work
@@ -464,9 +514,10 @@ def _translated(errand: Errand, error: Exception) -> MirrorlakeError:
 def _checked_ends(cluster: Cluster, slices: Sequence[Slice]) -> dict[TopicPartition, int]:
     ends = cluster.log_ends([slice_.target for slice_ in slices])
     for slice_ in slices:
-        if not slice_.shared and ends[slice_.target] != slice_.expected_end:
+        end, expected = ends[slice_.target], slice_.expected_end
+        if end < expected or (end != expected and not slice_.shared):  # others only ever make a log longer
             raise DeliveryDoubt(
-                f"{slice_.target} ends at {ends[slice_.target]}, expected {slice_.expected_end}",
+                f"{slice_.target} ends at {end}, expected {expected}",
                 "recovery reads what is there and goes on",
             )
     return ends
@@ -480,8 +531,13 @@ def _send_slice(
     sender = sender_for(errand)  # another one where a record of an earlier slice was refused
     if slice_.carefully:
         sender.flush(deadline)  # a refused record takes along all that waits in its producer
+    reached = slice_.first
     for batch in rising(slice_, batches()):
+        if deadline.term.is_half_over():
+            outcome.until = reached
+            break
         outgoing = shaper.shape(batch)
+        reached = outgoing.offsets[-1] + 1
         stop_at = min(outgoing.oversize, default=None) if not errand.dead_letters else None
         if stop_at is not None:
             size = outgoing.oversize[stop_at]
@@ -522,6 +578,9 @@ def send_one_by_one(
     """
     landed: list[int] = []
     for row, offset in enumerate(outgoing.offsets):
+        if deadline.term.is_half_over():
+            outcome.until = offset
+            break
         one = outgoing.only(row)
         goes_out = note(one, outcome)
         refusal = _send_alone(errand, target, one, deadline) if goes_out else ""

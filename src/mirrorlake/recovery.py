@@ -2,14 +2,15 @@
 
 What lies between the ledger's end and the log's end was sent by us and not recorded, or is foreign. What is
 ours must be a prefix of what was due, for each source partition; then sending goes on after it. A hole stops
-the flow, a duplicate is listed, and a dead letter that is there was sent by a repair that did not live to say so.
+the flow, a duplicate is listed, and a record that waits for a repair and is there was sent by one that did not live to
+say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -19,16 +20,28 @@ from mirrorlake.errors import TargetDiverged
 from mirrorlake.kafka import Cluster
 from mirrorlake.ledger import RELAY, REPAIR, SKIP, Entry, Position, in_order
 from mirrorlake.produce import Errand, Headers, Outcome, Outgoing, Shaper, note, own_records
+from mirrorlake.provenance import HEADER, digest, find
 from mirrorlake.records import Run, SourcePartition, TopicPartition, runs_from_pairs, spans
 
 # Reads bronze: a source partition from an offset (inclusive) to another (exclusive, None for all there is).
 ReadBronze = Callable[[SourcePartition, int, "int | None"], Iterable[pa.RecordBatch]]
 
-# Source offsets that were set aside as dead letters, and wait for a repair.
+# Source offsets that were set aside, and wait for a repair.
 Waiting = Callable[[SourcePartition], Collection[int]]
 DEAD_LETTER = "dead letter"
+MISSING = "missing on the target"
+COMPACTED = "removed by the target's compaction"
 
 _CHUNK = 2000  # messages of the tail held at a time: others may have written a lot since
+
+
+class MissingRecords(TargetDiverged):
+    """Records that should stand before others of the target, and do not: `repair` can send them."""
+
+    def __init__(self, what: str, next_step: str, source: SourcePartition, offsets: Sequence[int]) -> None:
+        super().__init__(what, next_step)
+        self.source = source
+        self.offsets = offsets
 
 
 @dataclass
@@ -49,6 +62,19 @@ class Log:
     end: int
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """What else is known of a target partition."""
+
+    shared: bool = False
+    """Others may write there too, so counting alone proves nothing."""
+    compacted: Callable[[], bool] = lambda: False
+    """Does the target remove records from the middle of its logs?"""
+    waiting: Waiting = lambda _source: ()
+    mends: bool = False
+    """What is missing is set aside for a repair, instead of stopping the flow."""
+
+
 def recover(
     errand: Errand,
     cluster: Cluster,
@@ -56,12 +82,11 @@ def recover(
     positions: Mapping[SourcePartition, Position],
     log: Log,
     read_bronze: ReadBronze,
-    shared: bool = False,
-    waiting: Waiting = lambda _source: (),
+    circumstances: Circumstances | None = None,
 ) -> Recovered:
     """Match the tail of one target partition with what was due from the source partitions that go there.
 
-    `shared`: others may write there too, so counting alone proves nothing.
+    Of several incarnations of a topic the elder comes first in `positions`, as it does on the target.
     """
     ledger_end = max(position.target_end for position in positions.values())
     if log.end < ledger_end:
@@ -69,7 +94,7 @@ def recover(
     found = Recovered(target, log.end)
     if log.end == ledger_end:
         return found
-    doubt = _Doubt(errand, cluster, found, positions, ledger_end, log, read_bronze, shared, waiting)
+    doubt = _Doubt(errand, cluster, found, positions, ledger_end, log, read_bronze, circumstances or Circumstances())
     if not errand.provenance or log.start > ledger_end:
         return doubt.by_counting()
     return doubt.by_provenance()
@@ -86,24 +111,47 @@ class _Doubt:
     ledger_end: int
     log: Log
     read_bronze: ReadBronze
-    shared: bool
-    waiting: Waiting
+    known: Circumstances
+
+    @property
+    def _landed(self) -> int:
+        """How many offsets the log has grown by."""
+        return self.log.end - self.ledger_end
 
     # --- by what each record says of itself ---
 
     def by_provenance(self) -> Recovered:
         ours, seen = self._own_pairs()
-        self.found.foreign = seen - sum(len(pairs) for pairs in ours.values())
-        thinned = seen < self.log.end - self.ledger_end
-        countable = thinned and not self.found.foreign and not self.shared and len(ours) == 1
-        for source, pairs in ours.items():
-            hole = self._match(source, pairs)
-            if countable and (hole or not self._reaches_end()):
-                # Offsets are missing too: the target compacts, maybe its last records. The places of the others tell.
-                return self.by_counting()
-            if hole:
-                raise hole
+        stamped = sum(len(pairs) for pairs in ours.values())
+        self.found.foreign = seen - stamped
+        if seen and not stamped and self._by_content():
+            return self.found
+        faults = [fault for source, pairs in ours.items() if (fault := self._match(source, pairs))]
+        if seen < self._landed and (faults or not self._reaches_end()):
+            return self._thinned(faults, self._landed - seen)
+        return self._mended(faults)
+
+    def _thinned(self, faults: Sequence[TargetDiverged], removed: int) -> Recovered:
+        """Offsets are missing too: the target compacts, maybe its last records. The places of the others may tell."""
+        if not self.found.foreign and not self.known.shared and self._is_one_partition():
+            return self.by_counting()
+        compacted, missing = self.known.compacted(), [f for f in faults if isinstance(f, MissingRecords)]
+        if compacted and len(missing) == len(faults) and sum(len(fault.offsets) for fault in missing) <= removed:
+            self._explain(COMPACTED)
+            faults = []
+        if compacted and not self._reaches_end() and not self.known.mends:
+            raise self._unknowable()
+        return self._mended(faults)
+
+    def _mended(self, faults: Sequence[TargetDiverged]) -> Recovered:
+        for fault in faults:
+            if not (self.known.mends and isinstance(fault, MissingRecords)):
+                raise fault
         return self.found
+
+    def _explain(self, why: str) -> None:
+        for outcome in self.found.outcomes:
+            outcome.skipped = [(first, n, why if said == MISSING else said) for first, n, said in outcome.skipped]
 
     def _reaches_end(self) -> bool:
         """Is the log's last record one that was due? Then nothing of ours came after it that is gone now."""
@@ -122,7 +170,7 @@ class _Doubt:
         return ours, seen
 
     def _match(self, source: SourcePartition, pairs: list[tuple[int, int]]) -> TargetDiverged | None:
-        """Take what is a prefix of what was due; returns the fault where it is none."""
+        """Take what is there; returns the fault where it is no prefix of what was due."""
         position = self.positions[source]
         fresh, repeated = split_repeated(pairs, position.next_offset)
         if repeated:
@@ -134,16 +182,18 @@ class _Doubt:
         batches = self.read_bronze(source, position.next_offset, fresh[-1][0] + 1)
         due = set(due_offsets(self.errand, source, outcome, batches))
         kept = due | {first for first, _, _ in (*outcome.skipped, *outcome.refused)}
-        if due - landed or landed - kept:
-            return _hole(self.errand, source, self.found.target, sorted(due - landed), sorted(landed - kept))
         outcome.runs = runs_from_pairs(fresh)
         self._settle_left_out(outcome, landed)
+        missing = sorted(due - landed)
+        outcome.skipped += [(first, count, MISSING) for first, count in spans(missing)]
         self.found.outcomes.append(outcome)
-        return None
+        if landed - kept:
+            return self._unknown(source, sorted(landed - kept))
+        return self._missing(source, missing) if missing else None
 
     def _sort_repeated(self, source: SourcePartition, repeated: Iterable[tuple[int, int]]) -> None:
-        """The first landing of a dead letter that waits is its repair; all else is there twice."""
-        waiting, mended, twice = set(self.waiting(source)), list[tuple[int, int]](), set[int]()
+        """The first landing of a record that waits is its repair; all else is there twice."""
+        waiting, mended, twice = set(self.known.waiting(source)), list[tuple[int, int]](), set[int]()
         for offset, place in repeated:
             if offset in waiting:
                 waiting.remove(offset)
@@ -163,42 +213,105 @@ class _Doubt:
             outcome.skipped += [(offset, 1, reason) for offset, _, reason in outcome.refused]
             outcome.refused = []
 
+    # --- by content ---
+
+    def _by_content(self) -> bool:
+        """Our records of before provenance was turned on: those that equal what was due, as far as they do."""
+        sources = self._going()
+        if self.known.shared or len(sources) != 1:
+            return False
+        outcome = Outcome(sources[0], target_end=self.log.end)
+        messages = self.cluster.read_range(self.found.target, self.ledger_end, self.log.end)
+        pairs = [
+            (row.offset, message.offset())
+            for (_, row), message in takewhile(self._is_pair, zip(self._due([outcome]), messages, strict=False))
+        ]
+        self._take(outcome, pairs)
+        self.found.foreign -= len(pairs)
+        return bool(pairs)
+
+    def _is_pair(self, pair: tuple[tuple[SourcePartition, DueRow], Any]) -> bool:
+        (source, row), message = pair
+        return self._is_same(source, message, row)
+
     # --- by counting ---
 
     def by_counting(self) -> Recovered:
         """Without provenance, or with the tail gone: a sole writer landed end - ledger end records."""
-        if self.shared or len(self.positions) != 1:
+        if self.known.shared or not self._is_one_partition():
             raise self._unknowable()
-        (source, position), landed = next(iter(self.positions.items())), self.log.end - self.ledger_end
-        outcome = Outcome(source, target_end=self.log.end)
-        rows = due_rows(self.errand, source, outcome, self.read_bronze(source, position.next_offset, None))
-        offsets = self._compared(source, islice(rows, landed))
-        if len(offsets) != landed:
+        outcomes = [Outcome(source, target_end=self.log.end) for source in self._going()]
+        rows = self._compared(islice(self._due(outcomes), self._landed))
+        if len(rows) != self._landed:
             raise self._unknowable()
-        outcome.runs = runs_from_pairs(zip(offsets, range(self.ledger_end, self.log.end), strict=True))
-        _forget_after(outcome, offsets[-1])
-        self._settle_left_out(outcome, set(offsets))
-        self.found.outcomes = [outcome]
+        self.found.outcomes = []
+        for outcome in outcomes:
+            self._take(outcome, [(offset, place) for source, offset, place in rows if source == outcome.source])
         return self.found
 
-    def _compared(self, source: SourcePartition, rows: Iterable[DueRow]) -> list[int]:
-        """The offsets due, each compared with the record at its place where that can still be read."""
+    def _going(self) -> list[SourcePartition]:
+        """Source partitions that have something to send: elder incarnations are known for ever, and at their end."""
+        due = ((source, self._bronze(source)) for source in self.positions)
+        return [source for source, batches in due if any(batch.num_rows for batch in batches)]
+
+    def _bronze(self, source: SourcePartition) -> Iterable[pa.RecordBatch]:
+        return self.read_bronze(source, self.positions[source].next_offset, None)
+
+    def _is_one_partition(self) -> bool:
+        """Then incarnations are sent one after the other, and places tell which record is which."""
+        return len({source.at for source in self._going()}) == 1
+
+    def _due(self, outcomes: Iterable[Outcome]) -> Iterator[tuple[SourcePartition, DueRow]]:
+        """What the sender would have sent, in order; it ends at a record that would have stopped it."""
+        for outcome in outcomes:
+            rows = due_rows(self.errand, outcome.source, outcome, self._bronze(outcome.source))
+            yield from ((outcome.source, row) for row in rows)
+            if outcome.refused and not self.errand.dead_letters:
+                return
+
+    def _take(self, outcome: Outcome, pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs:
+            outcome.runs = runs_from_pairs(pairs)
+            _forget_after(outcome, pairs[-1][0])
+            self._settle_left_out(outcome, {offset for offset, _ in pairs})
+            self.found.outcomes.append(outcome)
+
+    def _compared(self, rows: Iterable[tuple[SourcePartition, DueRow]]) -> list[tuple[SourcePartition, int, int]]:
+        """(Source, offset, place) of what was due, each compared with the record at its place where it can be read."""
         readable = iter(self.cluster.read_range(self.found.target, max(self.ledger_end, self.log.start), self.log.end))
-        message, offsets = next(readable, None), list[int]()
-        for place, row in enumerate(rows, self.ledger_end):
+        message, found = next(readable, None), list[tuple[SourcePartition, int, int]]()
+        for place, (source, row) in enumerate(rows, self.ledger_end):
             if message is not None and message.offset() == place:
                 if not self._is_same(source, message, row):
                     raise self._unknowable()
                 message = next(readable, None)
-            offsets.append(row.offset)
-        return offsets
+            found.append((source, row.offset, place))
+        return found
 
     def _is_same(self, source: SourcePartition, message: Any, row: DueRow) -> bool:
-        if (message.key(), message.value()) != (row.key, row.value):
+        """Provenance may have been on or off when it was sent: where our flow says something, that must be right."""
+        headers: Headers = message.headers() or []
+        if (message.key(), message.value(), _plain(headers)) != (row.key, row.value, _plain(row.headers)):
             return False
-        if self.errand.provenance:
-            return list(own_records(self.errand, source, [message])) == [(row.offset, message.offset())]
-        return [*(message.headers() or ())] == row.headers and _is_same_time(message, row)
+        came = find(headers)
+        ours = came is not None and came.flow == digest(self.errand.flow)
+        own = list(own_records(self.errand, source, [message]))
+        return _is_same_time(message, row) and own == ([(row.offset, message.offset())] if ours else [])
+
+    # --- faults ---
+
+    def _missing(self, source: SourcePartition, offsets: Sequence[int]) -> MissingRecords:
+        where, said = _where(self.errand, self.found.target), _said(offsets)
+        what = f"{where}: of {source} the source offsets {said} are missing before later ones"
+        next_step = f"`mirrorlake repair --target {self.errand.target}` sends them, after what is there"
+        return MissingRecords(what, next_step, source, offsets)
+
+    def _unknown(self, source: SourcePartition, offsets: Sequence[int]) -> TargetDiverged:
+        where, said = _where(self.errand, self.found.target), _said(offsets)
+        return TargetDiverged(
+            f"{where}: of {source} the source offsets {said} are there, but not in bronze",
+            "was bronze put back from an older copy, or emptied? `mirrorlake audit` compares all of it",
+        )
 
     def _unknowable(self) -> TargetDiverged:
         return TargetDiverged(
@@ -207,6 +320,10 @@ class _Doubt:
             "somebody else writes to this topic, or it expires records at once: "
             "turn provenance on, or use another topic",
         )
+
+
+def _plain(headers: Headers) -> Headers:
+    return [header for header in headers if header[0] != HEADER]
 
 
 def _is_same_time(message: Any, row: DueRow) -> bool:
@@ -232,15 +349,17 @@ def split_repeated(
     return fresh, repeated
 
 
-def open_dead_letters(entries: Iterable[Entry]) -> list[int]:
-    """Source offsets that were set aside and not sent since: by a repair, or with all else to a topic made anew."""
-    aside = set[int]()
+def set_aside(entries: Iterable[Entry]) -> dict[int, str]:
+    """Source offsets that wait for a repair, in order, and why. They do no more once a repair has sent them, or a relay
+    to a topic made anew."""
+    aside: dict[int, str] = {}
     for entry in in_order(entries):
-        if entry.kind == SKIP and entry.reason.startswith(DEAD_LETTER):
-            aside.update(range(entry.source_first, entry.source_last + 1))
+        why = next((why for why in (DEAD_LETTER, MISSING) if entry.reason.startswith(why)), None)
+        if entry.kind == SKIP and why:
+            aside |= dict.fromkeys(range(entry.source_first, entry.source_last + 1), why)
         elif entry.kind in (REPAIR, RELAY):
-            aside = {offset for offset in aside if not entry.source_first <= offset <= entry.source_last}
-    return sorted(aside)
+            aside = {n: why for n, why in aside.items() if not entry.source_first <= n <= entry.source_last}
+    return dict(sorted(aside.items()))
 
 
 def due_offsets(
@@ -287,6 +406,10 @@ def _forget_after(outcome: Outcome, last: int) -> None:
     outcome.timeless = [(first, min(count, last - first + 1)) for first, count in outcome.timeless if first <= last]
 
 
+def _said(offsets: Sequence[int]) -> str:
+    return ", ".join(f"{first}-{first + count - 1}" for first, count in spans(offsets)[:5])
+
+
 def _where(errand: Errand, target: TopicPartition) -> str:
     return f"flow {errand.flow}, target {errand.target}, {target}"
 
@@ -295,19 +418,4 @@ def _truncated(errand: Errand, target: TopicPartition, ledger_end: int, log: Log
     return TargetDiverged(
         f"{_where(errand, target)}: the ledger says the log reached {ledger_end}, it ends at {log.end}",
         "the target lost records or its topic was made anew: `mirrorlake repair` sends what is missing",
-    )
-
-
-def _hole(
-    errand: Errand,
-    source: SourcePartition,
-    target: TopicPartition,
-    missing: Sequence[int],
-    unknown: Sequence[int],
-) -> TargetDiverged:
-    offsets, fault = (missing, "missing before later ones") if missing else (unknown, "there, but not in bronze")
-    said = ", ".join(f"{first}-{first + count - 1}" for first, count in spans(offsets)[:5])
-    return TargetDiverged(
-        f"{_where(errand, target)}: of {source} the source offsets {said} are {fault}",
-        "`mirrorlake audit` lists what the target misses; `mirrorlake repair` sends it",
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,16 +17,16 @@ from mirrorlake import deletion
 from mirrorlake.admission import note_begun, refuse_lost_ledger, refuse_move, refuse_renaming
 from mirrorlake.config import Flow, Target
 from mirrorlake.control import Pauses
-from mirrorlake.errors import UsageFault
+from mirrorlake.errors import StateMismatch, UsageFault
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.inlet import Inlet
-from mirrorlake.kafka import Cluster
+from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import as_known, bronze_ends, sample_rows, source_ends, target_positions
 from mirrorlake.ledger import Book, LedgerWriter
 from mirrorlake.missing import Missing, Places
 from mirrorlake.records import BRONZE, SourcePartition
 from mirrorlake.strand import Strand, make_errand, record_limit
-from mirrorlake.streams import StreamId, claim, current, ending, refuse_foreign
+from mirrorlake.streams import StreamId, claim, current, ending, next_generation, refuse_foreign
 from mirrorlake.tables import bronze_properties
 from mirrorlake.targets import (
     Looker,
@@ -39,6 +40,9 @@ from mirrorlake.targets import (
 )
 from mirrorlake.topics import RelaySpec, require_topics
 from mirrorlake.world import World, cores
+
+ANEW_SECONDS = 60.0
+"""A query that ends so soon after its checkpoint began anew ends for another reason."""
 
 
 @dataclass
@@ -58,6 +62,8 @@ class Relay:
     _books: dict[str, Book] = field(default_factory=dict)
     """Target -> what the ledger said of it when we looked: nobody else writes there while we hold the flow."""
     _plans: dict[str, TargetPlan] = field(default_factory=dict)
+    _begun_anew: dict[str, float] = field(default_factory=dict)
+    """Target -> when the checkpoint of its query was last given up for a new one."""
     _source_ends: dict[SourcePartition, int] = field(default_factory=dict)
     """As of the newest sample of lag."""
 
@@ -95,12 +101,19 @@ class Relay:
     def look(self) -> None:
         """Everything that can be refused is refused here, for all tables before anything is made for one of them."""
         self.strand.look()
-        require_topics(self.spec, self.flow.source, self.strand.topics)
+        require_topics(self.spec, self.flow.source, {*self.strand.topics, *self._outlived()})
         stream = self.inlet.current_stream()
         refuse_foreign(stream, self.world.checkpoints, self.inlet.source_facts())
         self._books = {target.cluster: self._looked_up(target) for target in self.flow.targets}
         refuse_move(self.strand, stream, self._books, self.inlet.first_positions)
         self._plans = {target.cluster: self._plan(target) for target in self.strand.present_targets()}
+
+    def _outlived(self) -> set[str]:
+        """Listed topics that the source has no more and that bronze holds, where the flow goes on after a loss."""
+        missing = {topic for topic in self.spec.topics if topic not in self.strand.topics}
+        if not missing or self.flow.on_source_loss == "stop" or not self.world.tables.exists(self.spec.table):
+            return set()
+        return missing & {source.topic for source in self.strand.bronze_ends()}
 
     def _looked_up(self, target: Target) -> Book:
         entries = self.strand.entries(target.cluster)
@@ -115,9 +128,15 @@ class Relay:
             require_makeable(plan)
         return plan
 
-    def _compare(self, target: Target) -> tuple[Wish, TargetPlan]:
-        """What the target should have, and what it takes to get there."""
-        cluster, topics = self.world.clusters[target.cluster], self.strand.topics
+    def _compare(self, target: Target, held: Mapping[str, int] | None = None) -> tuple[Wish, TargetPlan]:
+        """What the target should have, and what it takes to get there; `held`: topics in bronze, and their partitions.
+
+        The source may have them no more, or with fewer partitions: what is in bronze reaches the target all the same.
+        """
+        cluster, topics = self.world.clusters[target.cluster], dict(self.strand.topics)
+        for topic, count in (held or {}).items():
+            known = topics.get(topic, TopicInfo(topic, "", count, 0))
+            topics[topic] = replace(known, partitions=max(known.partitions, count))
         wish = make_wish(self.world.config, self.flow, target, topics)
         return wish, plan_target(wish, Looker(self.source, cluster, wish)(topics))
 
@@ -134,9 +153,9 @@ class Relay:
 
     # --- topics on the targets ---
 
-    def ensure_targets(self, target: Target) -> Places:
+    def ensure_targets(self, target: Target, held: Mapping[str, int] | None = None) -> Places:
         """Make and grow the target's topics, as far as we may."""
-        cluster, (wish, plan) = self.world.clusters[target.cluster], self._compare(target)
+        cluster, (wish, plan) = self.world.clusters[target.cluster], self._compare(target, held)
         make_what_can_be(cluster, target, plan)
         infos, needed = cluster.describe(wish.names.values()), needs(plan)
         return Places(
@@ -144,13 +163,13 @@ class Relay:
             {topic: needed[name] for topic, name in wish.names.items() if name in needed},
         )
 
-    def refresh(self) -> None:
-        """Look again for topics and partitions; targets grow before records go to them."""
+    def look_again(self) -> None:
+        """For topics and partitions of the source."""
         self.strand.look()
-        for target in self.strand.present_targets():
-            self._look_at(target)
+        self.inlet.follow_topics()
 
-    def _look_at(self, target: Target) -> None:
+    def look_at(self, target: Target) -> None:
+        """Look again at a target's topics and partitions: it grows before records go there."""
         fan_out = self.fan_outs.get(target.cluster) if target.cluster not in self.dead else None
         try:
             places = self.ensure_targets(target)
@@ -186,6 +205,7 @@ class Relay:
             history=partial(strand.entries, target.cluster),
             begun=partial(note_begun, strand, target.cluster),
             require_lease=strand.lease.require_valid,
+            sends_until=strand.lease.sends_until,
             stopped_cleanly=self.stopped_cleanly,
             existing_records=existing,
             fold_partitions=target.partitions == "modulo",
@@ -224,6 +244,12 @@ class Relay:
 
     def _claim_fan_out(self, target: str) -> StreamId:
         stream = current(self.world.checkpoints, self.flow.name, "fanout", f"{self.spec.table}.{target}")
+        try:
+            return self._claimed(stream, target)
+        except StateMismatch:
+            return self._claimed(next_generation(stream), target)
+
+    def _claimed(self, stream: StreamId, target: str) -> StreamId:
         claim(stream, self.world.checkpoints, {"flow": self.flow.name, "target": target})
         return stream
 
@@ -236,9 +262,21 @@ class Relay:
         try:
             self._follow(fan_out, stream)
         except Exception as error:
-            self.dead[target] = error
-        if self.stopping.is_set():
+            self._follow_anew(target, error)
+        if self.stopping.is_set() and target in self.fan_out_queries:
             self.fan_out_queries[target].stop()  # whoever stopped us did not see it
+
+    def _follow_anew(self, target: str, failure: Exception) -> None:
+        """With a new checkpoint: the ledger says what was sent, so one that is damaged is no reason to stop."""
+        begun, self._begun_anew[target] = self._begun_anew.get(target, float("-inf")), time.monotonic()
+        if self._begun_anew[target] - begun < ANEW_SECONDS:
+            self.dead.setdefault(target, failure)
+            return
+        try:
+            damaged = current(self.world.checkpoints, self.flow.name, "fanout", f"{self.spec.table}.{target}")
+            self._follow(self.fan_outs[target], self._claimed(next_generation(damaged), target))
+        except Exception as error:
+            self.dead.setdefault(target, error)
 
     def _follow(self, fan_out: FanOut, stream: StreamId) -> None:
         """From the version that was looked at first, so that no commit falls between."""
@@ -297,9 +335,9 @@ class Relay:
         """Queries that ended without telling us."""
         self.inlet.find_failure()
         for target, query in list(self.fan_out_queries.items()):
-            failure = ending(query)
+            failure = ending(query) if target not in self.dead and not self.stopping.is_set() else None
             if failure is not None:
-                self.dead.setdefault(target, failure)
+                self._follow_anew(target, failure)
 
     def lag_samples(self, at: datetime) -> pa.Table:
         ingested = self.inlet.positions()
@@ -338,6 +376,11 @@ class Relay:
         fan_out = self.fan_outs.get(target)
         ends = bronze_ends(fan_out.bronze.segments()) if fan_out else None
         return target_positions(self._books[target], ends, ingested)
+
+    def is_certain(self) -> bool:
+        """Is it known of each target what it has? Of one that we never met, if the runner before us knew."""
+        met = all(fan_out.certain for fan_out in self.fan_outs.values())
+        return met and (self.stopped_cleanly or not self.late_targets())
 
     def stop(self) -> bool:
         """Let running rounds end, then stop the queries; false where a round did not end in time."""

@@ -28,6 +28,7 @@ from mirrorlake.lease import Lease, await_no_producers, hold_flow, producer_lock
 from mirrorlake.ledger import (
     BASELINE,
     REPAIR,
+    SKIP,
     Book,
     Entry,
     LedgerWriter,
@@ -35,15 +36,18 @@ from mirrorlake.ledger import (
     relay_entries,
 )
 from mirrorlake.missing import Places
+from mirrorlake.offsets import OffsetMaps
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.readers import Bronze
 from mirrorlake.records import Run, SourcePartition, TopicPartition, spans
-from mirrorlake.recovery import DEAD_LETTER, open_dead_letters
+from mirrorlake.recovery import DEAD_LETTER, MISSING, set_aside
 from mirrorlake.strand import make_errand, record_limit
 from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import Looker, Wish, make_topics, plan_target
 from mirrorlake.world import Say, World, reach, silent, storage_root
 from mirrorlake.writings import Writings
+
+LOST_END = "the log lost its end"
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ class RepairPlan:
 def plan_repair(stored: Stored, target: str, cluster: Cluster) -> RepairPlan:
     """What the target misses now. Changes nothing."""
     refills, sound = _sort_out(stored, target, cluster)
-    return RepairPlan(stored.flow.name, target, refills, _resends(stored, target, cluster, sound))
+    resends = _resends(stored, target, cluster, sound) + _resends_after(stored, target, cluster, refills)
+    return RepairPlan(stored.flow.name, target, refills, resends)
 
 
 def _sort_out(stored: Stored, target: str, cluster: Cluster) -> tuple[list[Refill], dict[SourcePartition, Position]]:
@@ -126,19 +131,34 @@ def _refill(
         return Refill(source, at, first, "the topic is gone")
     if position.target_topic_id and topic.id and topic.id != position.target_topic_id:
         return Refill(source, at, first, "the topic was made anew")
-    if ends.get(at, 0) < position.target_end:
-        return Refill(source, at, first_lost(entries, source, ends.get(at, 0), first), "the log lost its end")
+    if (end := ends.get(at, 0)) < position.target_end:
+        runs = OffsetMaps(entries).runs(source)
+        return Refill(source, at, first_lost(runs, end, position.next_offset), LOST_END)
     return None
 
 
-def first_lost(entries: Iterable[Entry], source: SourcePartition, target_end: int, default: int) -> int:
-    """The first source offset that stood at or after the log's end now."""
-    lost = [
-        entry.source_first + max(0, target_end - entry.target_first)
-        for entry in entries
-        if entry.source == source and entry.target_first is not None and entry.target_first + entry.count > target_end
-    ]
-    return min(lost, default=default)
+def first_lost(runs: Sequence[Run], target_end: int, next_offset: int) -> int:
+    """Where the relay goes on: after the last source offset that still stands, if younger ones stood behind it.
+
+    An older one that a repair had sent late may be lost too: that is missing in the middle.
+    """
+    standing = [min(run.source_last, run.source_first + target_end - run.target_first - 1) for run in runs]
+    last = max((end for end, run in zip(standing, runs, strict=True) if end >= run.source_first), default=-1)
+    lost = (max(run.source_first, last + 1) for run in runs if run.source_last > last)
+    return min(lost, default=next_offset)
+
+
+def lost_repairs(runs: Sequence[Run], target_end: int, next_offset: int) -> list[tuple[int, int]]:
+    """(First, count) of source offsets before that place which stood behind the log's end now, and nowhere else."""
+    lost = {n for run in runs for n in _sources(run, target_end, run.target_end) if n < next_offset}
+    standing = [_sources(run, run.target_first, target_end) for run in runs]
+    return spans(sorted(n for n in lost if not any(n in kept for kept in standing)))
+
+
+def _sources(run: Run, target_first: int, target_end: int) -> range:
+    """The source offsets of a run that stand in [first, end) of the target."""
+    shift = run.source_first - run.target_first
+    return range(max(run.target_first, target_first) + shift, min(run.target_end, target_end) + shift)
 
 
 def _resends(
@@ -151,16 +171,37 @@ def _resends(
     ]
 
 
+def _resends_after(stored: Stored, target: str, cluster: Cluster, refills: Iterable[Refill]) -> list[Resend]:
+    """Of logs that lost their end: what a repair had sent there, and is older than where the relay goes on."""
+    cut = [refill for refill in refills if refill.why == LOST_END]
+    maps, ends = OffsetMaps(stored.entries[target]), cluster.log_ends({refill.target for refill in cut})
+    return [
+        Resend(refill.source, refill.target, first, first + count - 1, MISSING)
+        for refill in cut
+        for first, count in lost_repairs(maps.runs(refill.source), ends[refill.target], refill.next_offset)
+    ]
+
+
 def _missing(
     stored: Stored, target: str, cluster: Cluster, source: SourcePartition, position: Position
 ) -> Iterator[tuple[int, int, str]]:
-    """(first offset, last offset, why) of what an audit misses, and of dead letters."""
+    """(first offset, last offset, why) of what an audit misses, and of what was set aside."""
     mine = [entry for entry in stored.entries[target] if entry.source == source]
+    aside = set_aside(mine)
+    for why in (DEAD_LETTER, MISSING):
+        offsets = [offset for offset, reason in aside.items() if reason == why]
+        yield from ((first, first + count - 1, why) for first, count in spans(offsets))
     for finding in audit_target(stored.flow.name, source, target, TargetSide(cluster, mine, position), stored.files):
         if finding.kind == MISSING_ON_TARGET:
-            yield finding.first_offset, finding.last_offset, "missing on the target"
-    for first, count in spans(open_dead_letters(mine)):
-        yield first, first + count - 1, DEAD_LETTER
+            yield from ((*span, MISSING) for span in _between(finding.first_offset, finding.last_offset, aside))
+
+
+def _between(first: int, last: int, but: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The spans of [first, last] without some offsets, which are in order."""
+    for offset in (*(n for n in but if first <= n <= last), last + 1):
+        if first < offset:
+            yield first, offset - 1
+        first = offset + 1
 
 
 # --- applying ---
@@ -243,11 +284,12 @@ class Mender:
             self.ledger,
             book,
             Outbox(writings.incident, writings.dead_letters),
-            target_topics=lambda: Places({}),
+            target_topics=lambda _asked: Places({}),
             limit_of=partial(record_limit, self.config, self.cluster),
             paused=lambda _topic: False,
             history=lambda: stored.entries[self.target.cluster],
             existing_records=self.target.existing_records,
+            mends=True,
         )
 
     # --- mending ---
@@ -274,8 +316,15 @@ class Mender:
         )  # fmt: skip
 
     def _resend(self, stored: Stored, resend: Resend, position: Position) -> None:
-        """What went out is written down, also where a record after it is refused."""
+        """What went out is written down, also where a record after it is refused.
+
+        What only an audit knows to be missing is set aside first: should we be killed, the next one who meets it on the
+        target knows it for a repair.
+        """
         self.lease.require_valid()
+        if resend.why == MISSING:
+            self._write([self._set_aside(resend, position)])
+            hit("hole-noted")
         limit = record_limit(self.config, self.cluster, resend.target.topic)
         errand = replace(self._errand(stored), limits={resend.source.topic: limit}, dead_letters=False)
         end = self.cluster.log_ends([resend.target])[resend.target]
@@ -287,6 +336,13 @@ class Mender:
         hit("repair-sent")
         self._write(self._entries(resend.source, position, outcome.runs, outcome.target_end, resend.why))
         _refuse_again(resend, outcome, limit)
+
+    def _set_aside(self, resend: Resend, position: Position) -> Entry:
+        return Entry(
+            self.flow.name, self.target.cluster, SKIP, self.lease.epoch, resend.source, resend.first, resend.last,
+            position.target_partition, position.target_topic_id, None, resend.last - resend.first + 1,
+            position.target_end, MISSING,
+        )  # fmt: skip
 
     def _entries(
         self, source: SourcePartition, position: Position, runs: Sequence[Run], target_end: int, why: str

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from mirrorlake import classes, control, session
 from mirrorlake.clusters import spark_kafka_options, weaknesses
-from mirrorlake.config import Config, Flow
+from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import (
     AccessRefused,
     DataAtRisk,
@@ -234,11 +234,12 @@ class Run:
         self._asked_to_stop = self.stopping.is_set()
         self._over.set()
         ended = [relay.stop() for relay in relays]
+        clean = all(ended) and all(relay.is_certain() for relay in relays)
         self._sample(world, relays, quietly=True)
         self._write_status(world, relays, "failed", reason)
         ledger.close()
         if not reason:
-            self._write_status(world, relays, "stopped" if all(ended) else "failed")
+            self._write_status(world, relays, "stopped" if all(ended) else "failed", clean=clean)
 
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
         known = world.clusters[flow.source].topic_names() if flow.patterns else flow.topics
@@ -261,7 +262,8 @@ class Run:
         for target in flow.targets if not self.config.storage.catalog else ():
             for lock in producer_locks(world.root, flow.name, target.cluster):
                 await_no_producers(lock, 60)
-        clean = control.read_status(world.root, flow.name).get("state") == "stopped"
+        said = control.read_status(world.root, flow.name)
+        clean = said.get("state") == "stopped" and said.get("clean", False)
         # From here on a crash is a crash, whatever we had time to say.
         control.write_status(world.root, flow.name, {"state": "running", "pid": os.getpid(), "at": time.time()})
         return clean
@@ -363,7 +365,7 @@ class Run:
             self._tend(relays)
             self._show(relays)
             if arrivals.due():
-                self._tolerantly(lambda: self._meet_late_targets(relays))
+                self._meet_late_targets(relays)
                 for relay in relays:
                     relay.look_for_topics()
             if refresh.due():
@@ -383,26 +385,40 @@ class Run:
         """Targets that were away when we started."""
         for relay in relays:
             for target in relay.late_targets():
-                relay.world.cluster_ids[target.cluster] = relay.world.clusters[target.cluster].cluster_id()
-                self.say(f"target {target.cluster} of flow {relay.flow.name} is there now")
-            relay.start_fan_outs()
+                self._tolerantly(partial(self._meet, relay, target))
+            self._tolerantly(relay.start_fan_outs)
+
+    def _meet(self, relay: Relay, target: Target) -> None:
+        relay.world.cluster_ids[target.cluster] = relay.world.clusters[target.cluster].cluster_id()
+        self.say(f"target {target.cluster} of flow {relay.flow.name} is there now")
 
     def _refresh(self, world: World, relays: list[Relay]) -> None:
         """New topics and partitions. Where a template gives matched topics a table each, a new topic is a new relay."""
         before = [relay.topics for relay in relays]
         for relay in relays:
-            relay.refresh()
+            relay.look_again()
+            for target in relay.strand.present_targets():
+                self._tolerantly(partial(relay.look_at, target))  # one that is away holds back nobody
         elders = {relay.flow.name: relay for relay in relays if relay.flow.patterns}
         for elder in elders.values():
             tables, known = {relay.spec.table for relay in relays}, elder.source.topic_names()
             for spec in relay_specs(self.config, elder.flow, known):
                 if spec.table not in tables:
                     self._refuse_names(elder.flow, known)
-                    relays.append(elder.sibling(spec))
-                    relays[-1].look()
-                    self._start(relays[-1])
+                    self._tolerantly(partial(self._take_up, relays, elder.sibling(spec)))
         if [relay.topics for relay in relays] != before:
             self._make_views(world, relays)
+
+    def _take_up(self, relays: list[Relay], relay: Relay) -> None:
+        """Ours from when it is prepared on; should the source be away just then, ingest is started again like any."""
+        relay.look()
+        relay.prepare()
+        relays.append(relay)
+        relay.start_fan_outs()
+        try:
+            relay.inlet.start()
+        except Transient as fault:
+            relay.inlet.failure = fault
 
     def _tolerantly(self, act: Callable[[], object]) -> None:
         """What passes by itself must not stop the flow, nor a password that is being changed; it is tried again."""
@@ -480,7 +496,9 @@ class Run:
         else:
             self._tolerantly(write)
 
-    def _write_status(self, world: World, relays: Sequence[Relay], state: str, reason: str = "") -> None:
+    def _write_status(
+        self, world: World, relays: Sequence[Relay], state: str, reason: str = "", clean: bool = False
+    ) -> None:
         for flow in {relay.flow.name for relay in relays}:
             lines = [line for relay in relays if relay.flow.name == flow for line in snapshots(relay)]
             control.write_status(
@@ -489,6 +507,7 @@ class Run:
                 {
                     "state": state,
                     "reason": reason,
+                    "clean": clean,
                     "pid": os.getpid(),
                     "at": time.time(),
                     "targets": [vars(line) for line in lines],

@@ -13,7 +13,7 @@ from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import AccessRefused
 from mirrorlake.kafka import Cluster, TopicInfo, is_same_topic
 from mirrorlake.lag import bronze_ends
-from mirrorlake.lease import Lease, producer_lock_path
+from mirrorlake.lease import EXPIRY, LEASE_SECONDS, Lease, producer_lock_path
 from mirrorlake.ledger import Book, Entry, fold, read
 from mirrorlake.produce import Errand
 from mirrorlake.readers import Bronze, BronzeInCatalog, BronzeInFolder
@@ -114,13 +114,14 @@ def make_errand(
 ) -> Errand:
     """What all sending of a flow to a target has in common."""
     cluster = config.clusters[target.cluster]
+    # A volume gives no locks between machines. There a lease ends by itself, and what is sent must end with it.
+    expiry = {"message.timeout.ms": str(int(LEASE_SECONDS * EXPIRY * 1000))} if config.storage.catalog else {}
     return Errand(
         flow.name,
         target.cluster,
         epoch,
-        librdkafka_producer(target.cluster, cluster, flow.fanout.producer),
+        {**librdkafka_producer(target.cluster, cluster, flow.fanout.producer), **expiry},
         librdkafka_admin(target.cluster, cluster),
-        # A volume gives no locks between machines: there the lease's epoch and a stable log end must do.
         None if config.storage.catalog else str(producer_lock_path(root, flow.name, target.cluster, table)),
         flow.provenance,
         cluster_ids[flow.source],

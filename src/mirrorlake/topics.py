@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from mirrorlake import heartbeats
 from mirrorlake.config import Config, Flow, Target
 from mirrorlake.errors import TopicMissing
-from mirrorlake.kafka import Cluster, TopicInfo
+from mirrorlake.kafka import Cluster
 from mirrorlake.names import (
     MAX_TOPIC_CHARACTERS,
     NamingPolicy,
@@ -142,7 +142,7 @@ def topics_now(spec: RelaySpec, source: Cluster) -> list[str]:
     return list(spec.topics) or spec_topics(spec, source.topic_names())
 
 
-def require_topics(spec: RelaySpec, alias: str, existing: Mapping[str, TopicInfo]) -> None:
+def require_topics(spec: RelaySpec, alias: str, existing: Collection[str]) -> None:
     missing = [topic for topic in spec.topics if topic not in existing]
     if missing:
         raise TopicMissing(

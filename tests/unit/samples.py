@@ -182,3 +182,4 @@ class ListSender(Sender):
         as_cluster: Any = cluster
         self.cluster, self.producer = as_cluster, producer
         self.failure, self.failed_topic, self._cut, self.met = None, "", False, set()
+        self._waiting_bytes = 0

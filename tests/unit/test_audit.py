@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mirrorlake import audit
 from mirrorlake.audit import Copy, Findings, Offsets, compare_resent, compare_source, compare_target, digest
-from mirrorlake.kafka import TopicInfo
+from mirrorlake.kafka import TopicInfo, is_compacted
 from mirrorlake.ledger import BASELINE, RELAY, REPAIR, REPLAY, SKIP, Entry, Position
 from mirrorlake.provenance import HEADER, Provenance, topic_id_bytes
 from mirrorlake.provenance import digest as name_digest
@@ -706,5 +706,5 @@ def test_headers_that_the_client_cannot_hand_out() -> None:
 
 def test_compaction_is_read_from_the_topic() -> None:
     cluster: Any = FakeCluster([], "", policy="compact,delete")
-    assert audit.is_compacted(cluster, "orders")
-    assert not audit.is_compacted(FakeCluster([], ""), "orders")  # type: ignore[arg-type]
+    assert is_compacted(cluster, "orders")
+    assert not is_compacted(FakeCluster([], ""), "orders")  # type: ignore[arg-type]

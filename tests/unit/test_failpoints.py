@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -60,6 +61,25 @@ def test_the_nth_hit_counts_and_only_once(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Failpoint, match="settled"):
         failpoints.hit("settled")
     failpoints.hit("settled")
+
+
+def test_who_acts_leaves_a_mark_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    monkeypatch.setenv("MIRRORLAKE_FAIL_MARK", str(mark))
+    monkeypatch.setattr(failpoints, "_armed", failpoints._arm("settled:1:raise"))
+    failpoints.hit("proven")
+    assert not mark.exists()
+    with pytest.raises(Failpoint):
+        failpoints.hit("settled")
+    assert mark.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_mark_outlives_the_process_that_is_killed(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": str(ROOT / "src"), "MIRRORLAKE_FAIL": "settled:1:kill"}
+    environment["MIRRORLAKE_FAIL_MARK"] = str(tmp_path / "mark")
+    code = "from mirrorlake import failpoints; failpoints.hit('settled')"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert (done.returncode, (tmp_path / "mark").exists()) == (-9, True)
 
 
 def test_without_the_variable_nothing_is_armed() -> None:

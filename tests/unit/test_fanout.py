@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -24,23 +26,29 @@ from samples import (
 
 from mirrorlake import errors, fanout, produce
 from mirrorlake.errors import (
+    AccessRefused,
+    ClusterUnreachable,
     DataAtRisk,
     DeliveryDoubt,
     ExistingRecords,
     MirrorlakeError,
+    StorageUnreachable,
     TargetDiverged,
+    TopicMissing,
     TopicNeeded,
     TopicRemade,
     Transient,
     from_text,
 )
-from mirrorlake.fanout import FanOut, Outbox, joined
+from mirrorlake.fanout import Backoff, FanOut, Outbox, joined
 from mirrorlake.kafka import TopicInfo
 from mirrorlake.ledger import REPAIR, SKIP, LedgerWriter, fold, read
 from mirrorlake.missing import Missing, Need, Places
 from mirrorlake.produce import Errand, Outcome, Outgoing, Shaper, Slice, _checked_ends, _prove, deliver, note
 from mirrorlake.readers import BronzeInFolder, _reader
 from mirrorlake.records import BRONZE, LEDGER, SourcePartition, TopicPartition
+from mirrorlake.recovery import MISSING as NOT_THERE
+from mirrorlake.recovery import set_aside
 from mirrorlake.tables import FolderTables, read_ordered
 
 TOPICS = ("orders", "other")
@@ -130,7 +138,7 @@ class Relay:
                 lambda *what: self.incidents.append(what),
                 lambda _errand, _source, _topic, refused: self.dead_letters.extend(offset for offset, _, _ in refused),
             ),
-            "target_topics": lambda: Places({"orders": TopicInfo("src.orders", "target-id", 1, 1)}),
+            "target_topics": lambda _asked: Places({"orders": TopicInfo("src.orders", "target-id", 1, 1)}),
             "limit_of": lambda topic: 1_000_000,
             "paused": lambda topic: topic in self.paused,
         }
@@ -195,8 +203,10 @@ def test_records_that_the_ledger_does_not_know_stop_the_flow(tmp_path: Path, clu
     cluster.append(TARGET, b"", b"theirs")
     relay = Relay(tmp_path, cluster)
     relay.ingest(0)
-    with pytest.raises(ExistingRecords, match="existing_records"):
+    with pytest.raises(ExistingRecords) as stopped:
         relay.fan_out.deliver()
+    for choice in ("existing_records: latest", "existing_records: append", "`mirrorlake adopt --target dr`"):
+        assert choice in stopped.value.next_step
     beside = Relay(tmp_path, cluster, existing_records="append")
     assert beside.deliver() == [b"theirs", b"v0"]
 
@@ -408,7 +418,9 @@ def test_a_request_on_its_way_is_waited_for_beside_a_shared_partition(
     monkeypatch.setattr(fanout, "STABLE_SECONDS", 0.3)
     busy, late_source = BusyCluster(), SOURCE._replace(partition=late_at)
     late_target = TopicPartition(TARGET.topic, late_at)
-    relay = Relay(tmp_path, busy, target_topics=lambda: Places({"orders": TopicInfo("src.orders", "target-id", 2, 1)}))
+    relay = Relay(
+        tmp_path, busy, target_topics=lambda _asked: Places({"orders": TopicInfo("src.orders", "target-id", 2, 1)})
+    )
     for number in (0, 1):
         relay.ingest(0, source=SOURCE._replace(partition=number))
     relay.deliver()
@@ -446,7 +458,7 @@ def test_folded_partitions_share_a_target_partition_each_in_its_order_and_by_tur
 
 def test_partitions_are_folded_by_their_number_modulo_the_topics(tmp_path: Path, cluster: FakeCluster) -> None:
     topics = {"orders": TopicInfo("src.orders", "target-id", 2, 1)}
-    relay = Relay(tmp_path, cluster, fold_partitions=True, target_topics=lambda: Places(topics))
+    relay = Relay(tmp_path, cluster, fold_partitions=True, target_topics=lambda _asked: Places(topics))
     for partition in range(5):
         relay.ingest(partition, source=SOURCE._replace(partition=partition))
     relay.deliver()
@@ -465,7 +477,7 @@ def lacking(root: Path, cluster: FakeCluster, policy: Any, clock: list[float] | 
     """A target without `bills`, which bronze holds beside `orders`."""
     at = clock if clock is not None else [0.0]
     missing = Missing("dr", policy, clock=lambda: at[0])
-    relay = Relay(root, cluster, missing=missing, target_topics=lambda: NEEDED, **fields)
+    relay = Relay(root, cluster, missing=missing, target_topics=lambda _asked: NEEDED, **fields)
     relay.ingest(0, 1)
     relay.ingest(5, 6, source=BILLS)
     return relay
@@ -489,7 +501,7 @@ def test_once_the_topic_is_there_all_of_it_is_sent_in_order(tmp_path: Path, clus
     relay.ingest(7, source=BILLS)
     clock[0] += 10
     topic = TopicInfo("src.bills", "bills-id", 1, 1)
-    relay.fan_out.target_topics = lambda: Places({**READY, "bills": topic})
+    relay.fan_out.target_topics = lambda _asked: Places({**READY, "bills": topic})
     relay.deliver()
     assert [m.value() for m in cluster.logs[TopicPartition("src.bills", 0)]] == values(5, 6, 7)
     assert relay.fan_out.progress.waiting == ""
@@ -509,7 +521,7 @@ def test_a_topic_that_stays_away_stops_the_target_after_a_while(tmp_path: Path, 
 def test_a_single_pass_waits_for_the_topic_no_longer_than_it_may(tmp_path: Path, cluster: FakeCluster) -> None:
     ticks = iter(range(1000))
     missing = Missing("dr", "wait", clock=lambda: float(next(ticks)))
-    relay = Relay(tmp_path, cluster, missing=missing, target_topics=lambda: NEEDED, patience_seconds=2.0)
+    relay = Relay(tmp_path, cluster, missing=missing, target_topics=lambda _asked: NEEDED, patience_seconds=2.0)
     relay.ingest(5, source=BILLS)
     with pytest.raises(TopicNeeded):
         relay.deliver()
@@ -555,6 +567,52 @@ def test_a_target_topic_ends_when_all_was_delivered_and_begins_again_with_the_ne
     assert again.deliver() == values(0, 1), "only what is new"
 
 
+ANEW = SOURCE._replace(topic_id=OTHER_ID)
+
+
+def test_a_new_incarnation_is_sent_whole_to_a_partition_that_we_fill_though_others_write_there_too(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    """`existing_records: latest` speaks of what was there before us."""
+    relay = Relay(tmp_path, cluster, existing_records="latest", latest=lambda _source: 99)
+    relay.ingest(0, 1)
+    relay.deliver()
+    cluster.append(TARGET, None, b"theirs")
+    relay.ingest(0, 1, source=ANEW)
+    assert relay.deliver() == [*values(0, 1), b"theirs", *values(0, 1)]
+
+
+def test_a_late_landing_before_a_new_incarnation_is_read_and_no_foreign_record(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(0, 1)
+    relay.deliver()
+    land(cluster, TARGET, Shaper(errand(), SOURCE).shape(bronze_batch([bronze_row(1)])))
+    relay.ingest(0, source=ANEW)
+    assert relay.deliver() == [*values(0, 1), *values(1), *values(0)]
+    assert [incident[0] for incident in relay.incidents] == ["duplicate"]
+
+
+def test_a_hole_is_an_incident_with_its_offsets_and_a_repair_sets_it_aside(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster)
+    relay.ingest(*range(3))
+    relay.deliver()
+    for offset in (3, 6, 8):
+        land(cluster, TARGET, Shaper(errand(), SOURCE).shape(bronze_batch([bronze_row(offset)])))
+    relay.ingest(*range(3, 10))
+    again = Relay(tmp_path, cluster, epoch=2)
+    with pytest.raises(TargetDiverged, match="offsets 4-5, 7-7 are missing before later ones"):
+        again.deliver()
+    told = [(kind, first, last) for kind, _, _, first, last, _ in again.incidents]
+    assert told == [("target_diverged", 4, 5), ("target_diverged", 7, 7)]
+    mender = Relay(tmp_path, cluster, epoch=3, mends=True)
+    assert mender.deliver() == [*values(*range(4)), *values(6, 8, 9)]
+    assert set_aside(read(mender.tables, "ops.ledger", "f", "dr")) == dict.fromkeys((4, 5, 7), NOT_THERE)
+
+
 # --- a target topic that somebody deleted ---
 
 
@@ -579,7 +637,7 @@ def remade(monkeypatch: pytest.MonkeyPatch) -> RemadeCluster:
 
 
 def topics_now(cluster: RemadeCluster) -> dict[str, Any]:
-    return {"target_topics": lambda: Places({"orders": TopicInfo("src.orders", cluster.topic_id, 1, 1)})}
+    return {"target_topics": lambda _asked: Places({"orders": TopicInfo("src.orders", cluster.topic_id, 1, 1)})}
 
 
 def test_a_topic_that_was_deleted_stops_the_target(tmp_path: Path, remade: RemadeCluster) -> None:
@@ -618,7 +676,7 @@ def test_a_topic_that_was_deleted_is_filled_with_what_was_delivered_long_ago(
     remade.describe = lambda topics: {t: TopicInfo(t, ids[t], 1, 1) for t in topics}  # type: ignore[method-assign]
     now = {
         "recreate": True,
-        "target_topics": lambda: Places({n: remade.describe([f"src.{n}"])[f"src.{n}"] for n in TOPICS}),
+        "target_topics": lambda _asked: Places({n: remade.describe([f"src.{n}"])[f"src.{n}"] for n in TOPICS}),
     }
     relay = Relay(tmp_path, remade, **now)
     for offset in range(4):
@@ -652,3 +710,145 @@ def test_a_task_that_ended_is_doubt_unless_the_fault_is_ours(
     relay.fan_out.bronze.send = send  # type: ignore[method-assign]
     with pytest.raises(kind, match=f"a Spark task ended: {said.splitlines()[-1]}"):
         relay.fan_out._run([])
+
+
+# --- under a lease that ends by itself ---
+
+
+@dataclass
+class Lent:
+    """A lease as a fan-out sees it; it lapses when told."""
+
+    ends_at: float
+    valid: bool = True
+
+    def require(self) -> None:
+        if not self.valid:
+            raise StorageUnreachable("the lease could not be renewed in time")
+
+    def fields(self) -> dict[str, Any]:
+        return {"require_lease": self.require, "sends_until": lambda: self.ends_at}
+
+
+def test_what_was_sent_while_the_lease_lapsed_is_left_to_the_next_runner(tmp_path: Path, cluster: FakeCluster) -> None:
+    """He may have found it on the target already: the ledger would hear of it twice."""
+    lent = Lent(time.time() + 20)
+    relay = Relay(tmp_path, cluster, **lent.fields())
+    relay.ingest(0, 1)
+    send = relay.fan_out.bronze.send
+
+    def send_and_lapse(given: Errand, tasks: Sequence[Sequence[Slice]]) -> list[Outcome]:
+        assert given.lease_ends_at == lent.ends_at
+        lent.valid = False
+        return send(given, tasks)
+
+    relay.fan_out.bronze.send = send_and_lapse  # type: ignore[method-assign]
+    with pytest.raises(StorageUnreachable):
+        relay.fan_out.deliver()
+    relay.fan_out.ledger.flush()
+    assert [entry.kind for entry in read(relay.tables, "ops.ledger", "f", "dr")] == ["baseline"]
+    again = Relay(tmp_path, cluster, epoch=2)
+    assert again.deliver() == values(0, 1)
+    assert [(e.epoch, e.count) for e in read(again.tables, "ops.ledger", "f", "dr")] == [(1, 0), (2, 2)]
+
+
+def test_without_the_lease_nothing_is_begun_or_recovered(tmp_path: Path, cluster: FakeCluster) -> None:
+    relay = Relay(tmp_path, cluster, **Lent(time.time() + 20, valid=False).fields())
+    relay.ingest(0)
+    with pytest.raises(StorageUnreachable):
+        relay.fan_out.deliver()
+    relay.fan_out.ledger.flush()
+    assert read(relay.tables, "ops.ledger", "f", "dr") == []
+
+
+def test_tasks_that_a_round_left_behind_are_waited_for_until_their_lease_ends(
+    tmp_path: Path, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "LEASE_SECONDS", 0.0)
+    relay = Relay(tmp_path, cluster, **Lent(time.time() + 1).fields())
+    relay.ingest(0)
+    send = relay.fan_out.bronze.send
+
+    def leave_one_behind(*_: object) -> list[Outcome]:
+        relay.fan_out.bronze.send = send  # type: ignore[method-assign]
+        Timer(0.8, relay.lands, [0]).start()
+        raise RuntimeError("Job aborted: Python worker exited unexpectedly")
+
+    relay.fan_out.bronze.send = leave_one_behind  # type: ignore[method-assign]
+    assert relay.deliver() == values(0), "once, though it landed late"
+
+
+def test_a_round_that_took_longer_than_its_lease_is_followed_by_smaller_ones(
+    tmp_path: Path, cluster: FakeCluster
+) -> None:
+    relay = Relay(tmp_path, cluster, budget_bytes=64, **Lent(time.time() + 20).fields())
+    relay.ingest(0)
+    send, budgets = relay.fan_out.bronze.send, [relay.fan_out._budget([])]
+    relay.fan_out.bronze.send = lambda *_: [Outcome(SOURCE, error="DeliveryDoubt: too late")]  # type: ignore[method-assign]
+    for _ in range(8):
+        with pytest.raises(DeliveryDoubt):
+            relay.fan_out._deliver_once()
+        budgets.append(relay.fan_out._budget([]))
+    assert budgets == [64, 32, 16, 8, 4, 2, 1, 1, 1]
+    relay.fan_out.bronze.send = send  # type: ignore[method-assign]
+    assert relay.deliver() == values(0)
+    assert relay.fan_out._budget([]) == 2, "and grows again"
+
+
+# --- patience ---
+
+
+class PatienceClock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+AWAY, REFUSED, ABSENT = ClusterUnreachable("away"), AccessRefused("refused"), TopicMissing("missing")
+
+
+@pytest.mark.parametrize(("fault", "seconds"), [(REFUSED, 60), (ABSENT, 30), (AWAY, 600)], ids=str)
+def test_patience_depends_on_what_is_wrong(fault: MirrorlakeError, seconds: float) -> None:
+    clock = PatienceClock()
+    backoff = Backoff(600, 60, 30, clock)
+    clock.now = seconds
+    backoff.next_wait(fault)
+    clock.now = seconds + 0.1
+    with pytest.raises(type(fault), match=fault.what):
+        backoff.next_wait(fault)
+
+
+@pytest.mark.parametrize("fault", [REFUSED, ABSENT, AWAY], ids=str)
+def test_patience_with_a_fault_is_never_longer_than_patience_altogether(fault: MirrorlakeError) -> None:
+    clock = PatienceClock()
+    backoff = Backoff(5, 60, 30, clock)
+    clock.now = 5.1
+    with pytest.raises(type(fault)):
+        backoff.next_wait(fault)
+
+
+def test_what_passes_by_itself_is_waited_for_for_ever_unless_told_otherwise() -> None:
+    clock = PatienceClock()
+    backoff = Backoff(float("inf"), 60, clock=clock)
+    clock.now = 1e9
+    backoff.next_wait(AWAY)
+
+
+def test_waits_double_up_to_ten_seconds_and_begin_anew_after_a_success() -> None:
+    backoff = Backoff(float("inf"), 60, clock=PatienceClock())
+    assert [backoff.next_wait(AWAY) for _ in range(8)] == [0.5, 1, 2, 4, 8, 10, 10, 10]
+    backoff.reset()
+    assert backoff.next_wait(AWAY) == 0.5
+
+
+def test_a_success_gives_all_patience_back() -> None:
+    clock = PatienceClock()
+    backoff = Backoff(600, 60, clock=clock)
+    clock.now = 59
+    backoff.reset()
+    clock.now = 119
+    backoff.next_wait(REFUSED)
+    clock.now = 119.1
+    with pytest.raises(AccessRefused):
+        backoff.next_wait(REFUSED)

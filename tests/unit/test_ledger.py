@@ -46,7 +46,7 @@ from mirrorlake.ledger import (
 )
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
-from mirrorlake.recovery import DEAD_LETTER, open_dead_letters
+from mirrorlake.recovery import DEAD_LETTER, set_aside
 from mirrorlake.tables import FORMAT_PROPERTY, FORMAT_VERSION, FolderTables
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -260,7 +260,7 @@ def commits(draw: st.DrawFn) -> list[Entry]:
 
 def assert_same_answers(rows: Sequence[Entry], fewer: Sequence[Entry], until: int = 120) -> None:
     assert fold(fewer) == fold(rows)
-    assert open_dead_letters(fewer) == open_dead_letters(rows)
+    assert set_aside(fewer) == set_aside(rows)
     assert sum(row.count for row in fewer) == sum(row.count for row in rows)
     whole, short = OffsetMaps(rows), OffsetMaps(fewer)
     for source in {row.source for row in rows}:

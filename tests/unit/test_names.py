@@ -70,6 +70,13 @@ def test_escapes_read_well(topic: str, escaped: str) -> None:
     assert escape_topic(topic) == escaped
 
 
+@pytest.mark.parametrize(
+    "alias", ["src", "us_east_1", "dc_20260101", "20260101", "a_559aead", "deadbeef", "a_deadbeefs"]
+)
+def test_an_ordinary_alias_stays_as_it_is(alias: str) -> None:
+    assert escape_alias(alias) == alias
+
+
 def test_a_name_that_had_to_be_shortened_says_so() -> None:
     first, second = "A" * 200 + "1", "A" * 200 + "2"
     assert escape_topic(first) != escape_topic(second)
@@ -95,6 +102,8 @@ def test_an_escaped_alias_is_plain_bounded_and_has_no_double_underscore(alias: s
 @example([("a", "_b"), ("a_", "b")])
 @example([("src", "x"), ("SRC", "x")])
 @example([("a__b", "c"), ("a", "b__c")])
+@example([("A", "x"), ("a_559aead0", "x")])
+@example([("A", "x"), ("a_559aead0", "x"), (escape_alias("a_559aead0"), "x")])
 def test_distinct_pairs_of_alias_and_topic_have_distinct_tables(pairs: list[tuple[str, str]]) -> None:
     names = {table_name(TEMPLATE, alias, topic).casefold() for alias, topic in pairs}
     assert len(names) == len(pairs)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,9 @@ from samples import (
 
 from mirrorlake import produce
 from mirrorlake.errors import DeliveryDoubt
+from mirrorlake.lease import LEASE_SECONDS, SENDING
 from mirrorlake.produce import (
+    LEASED_BYTES,
     TOO_LARGE,
     Deadline,
     Outcome,
@@ -37,8 +40,10 @@ from mirrorlake.produce import (
     Sender,
     Shaper,
     Slice,
+    Term,
     _checked_ends,
     _prove,
+    _send_slice,
     deliver,
     header_lists,
     most_bytes,
@@ -300,6 +305,8 @@ def test_a_log_that_does_not_end_where_expected_is_doubt_unless_others_write_the
         _checked_ends(cluster, [slice_of(expected_end=1)])
     with pytest.raises(DeliveryDoubt):
         _checked_ends(cluster, [slice_of(expected_end=3)])
+    with pytest.raises(DeliveryDoubt):  # others only make a log longer
+        _checked_ends(cluster, [slice_of(expected_end=3, shared=True)])
     assert TopicPartition("src.orders", 0) == TARGET
 
 
@@ -392,7 +399,7 @@ class ScriptedProducer:
 def sender(*waiting: int) -> Sender:
     made = Sender.__new__(Sender)
     made.producer, made.failure, made.failed_topic, made._cut = ScriptedProducer(*waiting), None, "", False
-    made.met = set()
+    made.met, made._waiting_bytes = set(), 0
     return made
 
 
@@ -443,6 +450,122 @@ def test_what_was_cut_while_nothing_was_on_its_way_concerns_nobody() -> None:
     idle._on_error(KafkaError(KafkaError._TRANSPORT))
     idle.begin({})
     idle.flush(Deadline(1000, clock))
+
+
+# --- the term of a lease ---
+
+
+@dataclass
+class LeaseClock:
+    """The lease ends when both clocks of the machine say `at`; `behind` is how much its wall clock is late."""
+
+    at: float = 20.0
+    behind: float = 0.0
+    now: float = 0.0
+
+    def term(self) -> Term:
+        return Term(self.at, wall=lambda: self.now - self.behind, clock=lambda: self.now)
+
+    def deadline(self) -> Deadline:
+        return Deadline(1000, lambda: self.now, self.term())
+
+
+def test_nothing_is_handed_over_after_the_lease_has_ended() -> None:
+    clock = LeaseClock()
+    term = clock.term()
+    clock.now = 20
+    term.require()
+    clock.now = 20.1
+    with pytest.raises(DeliveryDoubt, match="another runner may send by now"):
+        term.require()
+    with pytest.raises(DeliveryDoubt):
+        clock.term().require()
+    Term().require()
+
+
+@pytest.mark.parametrize("behind", [30.0, 10_000.0])
+def test_a_clock_that_is_far_behind_gives_no_more_time_than_a_sign_does(behind: float) -> None:
+    clock = LeaseClock(behind=behind)
+    term = clock.term()
+    clock.now = LEASE_SECONDS * SENDING + 0.1
+    with pytest.raises(DeliveryDoubt):
+        term.require()
+
+
+def test_a_clock_that_is_set_back_meanwhile_is_not_believed() -> None:
+    clock = LeaseClock()
+    term = clock.term()
+    clock.now, clock.behind = 20.1, 1000
+    with pytest.raises(DeliveryDoubt):
+        term.require()
+
+
+def test_a_sender_that_stood_still_hands_over_no_record_more() -> None:
+    clock, made, handed = LeaseClock(), sender(0), list[bytes]()
+
+    def produce_one(_topic: str, value: bytes, *_: object, **__: object) -> None:
+        handed.append(value)
+        clock.now += 15
+
+    made.producer.produce = produce_one
+    outgoing = Outgoing([0, 1, 2], [1] * 3, [None] * 3, [b"a", b"b", b"c"], [[], [], []], {}, {})
+    with pytest.raises(DeliveryDoubt, match="lease"):
+        made.send(TARGET, outgoing, clock.deadline())
+    assert handed == [b"a", b"b"]
+
+
+def test_acknowledgements_are_waited_for_only_as_long_as_the_lease_lasts() -> None:
+    """However many arrive: those that are missing must not be sent later."""
+    clock, made = LeaseClock(), sender(*range(100, 0, -1), 0)
+    deadline, flush = clock.deadline(), made.producer.flush
+
+    def take_a_second(seconds: float) -> int:
+        clock.now += 1
+        return flush(seconds)
+
+    made.producer.flush = take_a_second  # type: ignore[method-assign]
+    with pytest.raises(DeliveryDoubt, match="lease"):
+        made.flush(deadline)
+    assert clock.now == 21
+
+
+def test_under_a_lease_few_bytes_wait_at_a_time() -> None:
+    done: list[str] = []
+    made = sender(0)
+    made.met.add(TARGET)
+    made.producer.produce = lambda *_, **__: done.append("record")
+    made.producer.flush = lambda _seconds: done.append("flush") or 0  # type: ignore[method-assign,func-returns-value]
+    value = bytes(LEASED_BYTES // 2)
+    outgoing = Outgoing([0] * 5, [1] * 5, [None] * 5, [value] * 5, [[]] * 5, {}, {})
+    made.send(TARGET, outgoing, LeaseClock().deadline())
+    assert done == ["record", "record", "flush", "record", "record", "record"]
+    del done[:]
+    made.send(TARGET, outgoing, Deadline(10))
+    assert "flush" not in done
+
+
+@pytest.mark.parametrize("carefully", [False, True])
+@pytest.mark.usefixtures("logs")
+def test_a_slice_ends_early_when_half_of_its_time_is_over(carefully: bool) -> None:
+    """So that what was handed over is acknowledged, and no recovery is needed."""
+    clock, outcome = LeaseClock(), Outcome(SOURCE)
+    slice_ = replace(slice_of(until=30), carefully=carefully)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in (10, 12, 14):
+            yield bronze_batch(bronze_row(offset) for offset in (first, first + 1))
+            clock.now += 6
+
+    assert _send_slice(errand(), slice_, batches, outcome, clock.deadline()) == [10, 11, 12, 13]
+    assert outcome.until == 14
+
+
+def test_a_task_that_begins_after_its_lease_sends_nothing(logs: FakeCluster) -> None:
+    (outcome,) = deliver(errand(lease_ends_at=time.time() - 0.1), [work(slice_of(until=2), [0, 1])])
+    assert outcome.error.startswith("DeliveryDoubt: the lease was not renewed")
+    assert not logs.logs
+    (outcome,) = deliver(errand(lease_ends_at=time.time() + 20), [work(slice_of(until=2), [0, 1])])
+    assert (outcome.error, outcome.runs, outcome.until) == ("", [Run(0, 0, 2)], None)
 
 
 @given(

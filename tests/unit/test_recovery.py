@@ -18,7 +18,16 @@ from mirrorlake.ledger import Position
 from mirrorlake.produce import Errand, Outcome, Shaper
 from mirrorlake.provenance import HEADER, Provenance, digest
 from mirrorlake.records import Run, SourcePartition
-from mirrorlake.recovery import Log, Recovered, recover, split_repeated
+from mirrorlake.recovery import (
+    COMPACTED,
+    MISSING,
+    Circumstances,
+    Log,
+    MissingRecords,
+    Recovered,
+    recover,
+    split_repeated,
+)
 
 ANEW = SOURCE._replace(topic_id=OTHER_ID)
 LOOPED = [(HEADER, Provenance(digest("x"), digest("cluster-b"), bytes(16), 0, 1, 1, 1, 1).encode())]
@@ -56,13 +65,14 @@ class World:
         next_offset: int = 0,
         ledger_end: int = 0,
         others: dict[SourcePartition, Position] | None = None,
-        shared: bool = False,
         waiting: Collection[int] = (),
+        **circumstances: Any,
     ) -> Recovered:
         positions = {SOURCE: Position(next_offset, TARGET, "id", ledger_end), **(others or {})}
         log = Log(self.cluster.log_starts([TARGET])[TARGET], self.cluster.log_ends([TARGET])[TARGET])
         cluster: Any = self.cluster
-        return recover(self.errand, cluster, TARGET, positions, log, self.read_bronze, shared, lambda _: waiting)
+        known = Circumstances(waiting=lambda _: waiting, **circumstances)
+        return recover(self.errand, cluster, TARGET, positions, log, self.read_bronze, known)
 
 
 def world(count: int = 10, **fields: Any) -> World:
@@ -294,21 +304,120 @@ def test_an_expired_tail_that_others_may_have_written_stops_the_flow() -> None:
         made.recover(shared=True)
 
 
-def test_an_expired_tail_whose_rest_is_not_stamped_by_us_stops_the_flow() -> None:
+def test_an_expired_tail_whose_rest_is_not_ours_stops_the_flow() -> None:
     made = world()
     made.lands(0, 1)
-    made.cluster.append(TARGET, b"k2", b"v2")
+    made.cluster.append(TARGET, b"k2", b"theirs")
     made.cluster.expire(TARGET, 2)
     with pytest.raises(TargetDiverged):
         made.recover()
 
 
-def test_an_expired_tail_of_two_sources_stops_the_flow() -> None:
-    made = world()
+def two_lives(elder: int = 4, younger: int = 4, **fields: Any) -> tuple[World, dict[SourcePartition, Position]]:
+    made = world(elder, **fields)
+    made.bronze[ANEW] = [bronze_row(offset, ANEW) for offset in range(younger)]
+    return made, {ANEW: Position(0, TARGET, "id", 0)}
+
+
+@pytest.mark.parametrize("provenance", [True, False])
+@pytest.mark.parametrize("gone", [range(7), [3, 6], [6], [0, 1, 4]], ids=["all", "both ends", "the end", "begins"])
+def test_incarnations_are_sent_one_after_the_other_so_places_tell_them_apart(
+    provenance: bool, gone: Iterable[int]
+) -> None:
+    made, others = two_lives(provenance=provenance)
+    made.lands(*range(4))
+    made.lands(*range(3), source=ANEW)
+    made.cluster.compact_away(TARGET, gone)
+    found = made.recover(others=others)
+    assert (runs(found), runs(found, ANEW)) == ([Run(0, 0, 4)], [Run(0, 4, 3)])
+
+
+def test_an_incarnation_that_is_at_its_end_is_in_nobodys_way() -> None:
+    made, others = two_lives(provenance=False)
+    made.lands(*range(4))
+    made.lands(0, 1, source=ANEW)
+    assert runs(made.recover(next_offset=4, ledger_end=4, others=others), ANEW) == [Run(0, 4, 2)]
+
+
+def test_an_expired_tail_of_two_partitions_stops_the_flow() -> None:
+    """They take turns, and who went when is in nobody's memory."""
+    made, beside = world(), SOURCE._replace(partition=7)
+    made.bronze[beside] = [bronze_row(offset, beside) for offset in range(5)]
     made.lands(*range(6))
     made.cluster.expire(TARGET, 3)
-    with pytest.raises(TargetDiverged):
-        made.recover(others={ANEW: Position(0, TARGET, "id", 0)})
+    with pytest.raises(TargetDiverged, match="can no longer be read"):
+        made.recover(others={beside: Position(0, TARGET, "id", 0)})
+
+
+@pytest.mark.parametrize("then", [True, False], ids=["turned on", "turned off"])
+def test_provenance_that_was_switched_after_a_crash_repeats_nothing(then: bool) -> None:
+    made = world(provenance=not then)
+    made.lands(*range(5))
+    made.errand = errand(provenance=then)
+    found = made.recover(next_offset=1, ledger_end=1)
+    assert (runs(found), found.foreign) == ([Run(1, 1, 4)], 0)
+
+
+def test_what_others_wrote_after_our_records_without_provenance_is_theirs() -> None:
+    made = world(provenance=False)
+    made.lands(0, 1)
+    made.foreign(2)
+    made.errand = errand()
+    found = made.recover()
+    assert (runs(found), found.foreign) == ([Run(0, 0, 2)], 2)
+    assert made.recover(shared=True).foreign == 4, "where others may write, nothing but the header tells"
+
+
+# --- holes, once somebody mends them ---
+
+
+def test_a_repair_sets_a_hole_aside_and_goes_on_after_it() -> None:
+    made = world()
+    made.lands(0, 3, 4, 6)
+    (outcome,) = made.recover(mends=True).outcomes
+    assert outcome.runs == [Run(0, 0, 1), Run(3, 1, 2), Run(6, 3, 1)]
+    assert outcome.skipped == [(1, 2, MISSING), (5, 1, MISSING)]
+
+
+def test_a_hole_names_its_offsets() -> None:
+    made = world()
+    made.lands(0, 3, 4, 6)
+    with pytest.raises(MissingRecords) as stopped:
+        made.recover()
+    assert (stopped.value.source, stopped.value.offsets) == (SOURCE, [1, 2, 5])
+    assert "mirrorlake repair" in stopped.value.next_step
+
+
+def test_what_bronze_does_not_hold_no_repair_can_mend() -> None:
+    made = world()
+    made.lands(0, 1)
+    made.bronze[SOURCE].pop(1)
+    with pytest.raises(TargetDiverged, match="not in bronze"):
+        made.recover(mends=True)
+
+
+def compacted(shared: bool, gone: Iterable[int], **circumstances: Any) -> Recovered:
+    """Six of ours, one of somebody else, and what compaction left of them."""
+    made = world()
+    made.lands(*range(6))
+    made.foreign()
+    made.lands(6)
+    made.cluster.compact_away(TARGET, gone)
+    return made.recover(shared=shared, compacted=lambda: True, **circumstances)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_beside_others_what_compaction_took_from_the_middle_is_no_hole(shared: bool) -> None:
+    (outcome,) = compacted(shared, [1, 2]).outcomes
+    assert outcome.runs == [Run(0, 0, 1), Run(3, 3, 3), Run(6, 7, 1)]
+    assert outcome.skipped == [(1, 2, COMPACTED)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_beside_others_a_tail_that_ends_in_removed_records_stops_the_flow_until_somebody_mends_it(shared: bool) -> None:
+    with pytest.raises(TargetDiverged, match="can no longer be read"):
+        compacted(shared, [7])
+    assert runs(compacted(shared, [7], mends=True)) == [Run(0, 0, 6)]
 
 
 def test_a_compacted_tail_is_told_from_a_hole_by_the_places() -> None:
@@ -341,11 +450,11 @@ def test_a_compacted_tail_that_ends_in_a_second_landing_stops_the_flow() -> None
         made.recover()
 
 
-def test_a_compacted_tail_beside_others_is_taken_as_far_as_it_can_be_read() -> None:
+def test_markers_of_others_transactions_are_no_removed_records() -> None:
     made = world()
-    made.lands(*range(4))
-    made.foreign()
-    made.cluster.compact_away(TARGET, [3])
+    made.lands(*range(3))
+    made.foreign(2)
+    made.cluster.compact_away(TARGET, [4])
     assert runs(made.recover(shared=True)) == runs(made.recover()) == [Run(0, 0, 3)]
 
 

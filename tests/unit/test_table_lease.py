@@ -16,7 +16,7 @@ import pytest
 
 from mirrorlake.config import Storage
 from mirrorlake.errors import LeaseHeld, StorageUnreachable
-from mirrorlake.lease import LEASE_SECONDS, TableLease, hold_flow, hold_in_table, is_held, read_signs
+from mirrorlake.lease import EXPIRY, LEASE_SECONDS, SENDING, TableLease, hold_flow, hold_in_table, is_held, read_signs
 from mirrorlake.records import LEASES
 from mirrorlake.tables import FolderTables
 
@@ -184,6 +184,18 @@ def test_a_holder_without_a_sign_stops_before_another_may_begin(tables: FolderTa
     lease.require_valid()
 
 
+def test_what_is_sent_ends_long_before_another_may_begin_by_the_clock_that_others_have(tables: FolderTables) -> None:
+    clock = Clock()
+    lease = TableLease("f", 1, tables, NAME, "one", clock=clock, wall=lambda: 1_000 + clock.at)
+    assert lease.sends_until() == float("-inf"), "never, before it is claimed"
+    lease.claim()
+    clock.at = 7
+    assert lease.sends_until() == pytest.approx(1_000 + LEASE_SECONDS / 2)
+    lease.beat()
+    assert lease.sends_until() == pytest.approx(1_007 + LEASE_SECONDS / 2)
+    assert SENDING + EXPIRY < 1, "with time for clocks that differ"
+
+
 def test_a_sign_counts_from_before_it_was_written(tables: FolderTables) -> None:
     """Whoever reads it begins to count after that."""
 
@@ -241,5 +253,6 @@ def test_a_flow_is_held_where_its_storage_is(tables: FolderTables) -> None:
     with hold_flow(Storage(), tables.root, tables, "f") as lease:
         assert is_held(tables.root, "f")
         lease.require_valid()
+        assert lease.sends_until() is None
         with contextlib.suppress(LeaseHeld), hold_flow(Storage(), tables.root, tables, "f"):
             raise AssertionError("held twice")
