@@ -126,6 +126,10 @@ def _row(flow: str, side: str, cluster: str, held: SourcePartition, at: datetime
     return {"flow": flow, "side": side, "cluster": cluster, **held._asdict(), **offsets, "at": at}
 
 
+_RUN = """flow, target, kind, source_topic, source_topic_id, source_partition,
+  target_topic, target_topic_id, target_partition"""
+
+
 def views(ops: str) -> dict[str, str]:
     """The SQL of the views, by name; `ops` is the schema they read."""
     return {
@@ -155,10 +159,23 @@ JOIN source s ON s.flow = t.flow AND s.topic = t.topic AND s.partition = t.parti
 JOIN bronze b ON b.flow = t.flow AND b.topic = t.topic AND b.partition = t.partition
 LEFT JOIN behind ON behind.flow = t.flow AND behind.cluster = t.cluster AND behind.topic = t.topic
   AND behind.partition = t.partition""",
+        # A run ends where offsets do, whichever commits and epochs its rows came with.
         "offset_map": f"""
-SELECT flow, target, kind, source_topic, source_topic_id, source_partition, source_first, source_last,
-       target_topic, target_topic_id, target_partition, target_first, target_first + count - 1 AS target_last, count, at
-FROM {ops}.ledger WHERE kind IN ('relay', 'repair', 'replay', 'adopted')""",
+WITH steps AS (
+  SELECT *, source_first = lag(source_last) OVER here + 1
+       AND target_first = lag(target_first + count) OVER here AS goes_on
+  FROM {ops}.ledger WHERE kind IN ('relay', 'repair', 'replay', 'adopted')
+  WINDOW here AS (PARTITION BY {_RUN} ORDER BY target_first, source_first)
+), numbered AS (
+  SELECT *, sum(CASE WHEN goes_on THEN 0 ELSE 1 END) OVER here AS run FROM steps
+  WINDOW here AS (PARTITION BY {_RUN} ORDER BY target_first, source_first)
+)
+SELECT flow, target, kind, source_topic, source_topic_id, source_partition,
+       min(source_first) AS source_first, max(source_last) AS source_last,
+       target_topic, target_topic_id, target_partition,
+       min(target_first) AS target_first, max(target_first + count) - 1 AS target_last,
+       sum(count) AS count, max(at) AS at
+FROM numbered GROUP BY {_RUN}, run""",
         "throughput": f"""
 SELECT flow, target, date_trunc('MINUTE', at) AS minute, sum(count) AS records
 FROM {ops}.ledger WHERE kind = 'relay' GROUP BY flow, target, date_trunc('MINUTE', at)""",

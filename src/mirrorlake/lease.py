@@ -4,9 +4,9 @@ On one machine the operating system's locks are the fence: they are given up by 
 holder dies, and a folder gives Delta none. The runner holds `leases/<flow>.lock`; every process that produces
 holds a shared lock on `locks/<flow>@<target>.lock`, so that a new runner outlives the rest of a killed one.
 
-On an object store the lease is a row that one commit can win, and signs of life after it. No two machines' clocks are
+On an object store the lease is a row that one commit can win, and signs of life after it. No two runners' clocks are
 compared: who holds it counts from before his last sign, who wants it from when he has seen that one, so the first has
-ended before the second begins.
+ended before the second begins. What the first has begun ends in time too: his workers know until when they may send.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +27,7 @@ from mirrorlake.commits import ATTEMPTS, add_action
 from mirrorlake.errors import MirrorlakeError, StorageUnreachable
 from mirrorlake.failpoints import hit
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
-from mirrorlake.tables import Tables, check_format
+from mirrorlake.tables import CatalogTables, Tables, check_format
 
 BASELINE, RELAY, SKIP, REPAIR, REPLAY = "baseline", "relay", "skip", "repair", "replay"
 END = "end"
@@ -35,6 +35,8 @@ END = "end"
 ADOPTED = "adopted"
 """Copied by another replicator before us, and found on both sides: good for translation, no work of ours."""
 _MOVES_POSITION = frozenset({BASELINE, RELAY, SKIP})
+_JOINABLE = (RELAY, REPAIR, SKIP)
+"""Kinds of which a row may go on where the one before it ended."""
 # Every commit leaves a small file, and an append costs more the more there are. The first time comes early, for
 # processes that do not live long, and so does the next one where it failed.
 COMPACT_EVERY, COMPACT_SOON = 500, 50
@@ -164,7 +166,7 @@ def relay_entries(template: Entry, runs: Sequence[Run], target_end: int) -> list
 
 
 def merged(entries: Iterable[Entry]) -> list[Entry]:
-    """Relay entries that go on where the one before them of their partition ended, as one."""
+    """Entries that go on where the one before them of their partition ended, as one."""
     found: list[Entry] = []
     last: dict[tuple[str, str, SourcePartition], int] = {}
     for entry in entries:
@@ -178,11 +180,11 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _goes_on(one: Entry, two: Entry) -> bool:
-    if not one.kind == two.kind == RELAY or one.target_first is None:
+    if one.kind not in _JOINABLE or one.source_last + 1 != two.source_first:
         return False
-    if (one.source_last + 1, one.target_first + one.count) != (two.source_first, two.target_first):
+    if one.kind != SKIP and (one.target_first or 0) + one.count != two.target_first:
         return False
-    same = ("epoch", "target_partition", "target_topic_id", "reason")
+    same = ("kind", "epoch", "target_partition", "target_topic_id", "reason")
     return all(getattr(one, name) == getattr(two, name) for name in same)
 
 
@@ -207,7 +209,7 @@ _SETTLED = "settled-"
 
 
 def joined(rows: pa.Table, before: datetime) -> pa.Table:
-    """Relay rows that go on where the one before them ended, as one, whichever commits they came with.
+    """Rows that go on where the one before them ended, as one, whichever commits they came with.
 
     Arrow does it, since there may be very many. No other row may lie between in the order in which they are folded, so
     that readers meet the same offsets in the same order.
@@ -234,10 +236,11 @@ def _begin(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
     """Of each row, whether it does not go on with the one before it."""
     one, two = rows.slice(0, rows.num_rows - 1), rows.slice(1)
     alike = [pc.equal(one[name], two[name]) for name in _SAME]
+    follows = pc.fill_null(pc.equal(pc.add(one["target_first"], one["count"]), two["target_first"]), False)
     goes_on = [
-        pc.equal(two["kind"], RELAY),
+        pc.is_in(two["kind"], pa.array(_JOINABLE)),
         pc.equal(pc.add(one["source_last"], 1), two["source_first"]),
-        pc.equal(pc.add(one["target_first"], one["count"]), two["target_first"]),
+        pc.or_(follows, pc.equal(two["kind"], SKIP)),
         pc.equal(_period(one["at"], before), _period(two["at"], before)),
     ]
     begins = pc.invert(pc.fill_null(reduce(pc.and_, alike + goes_on), False))
@@ -314,6 +317,29 @@ def _replace_files(table: DeltaTable, files: Sequence[dict[str, Any]], add: AddA
     return False
 
 
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass
+class _Joining:
+    """Joins the rows of one flow in a catalog, where only Spark may write: those that came since it last did."""
+
+    tables: CatalogTables
+    name: str
+    flow: str
+    _since: datetime = _LONG_AGO
+    _before: datetime = _LONG_AGO
+
+    def __call__(self, now: datetime) -> bool:
+        """False where another writer was in the way. Nobody else writes rows of a flow that we hold."""
+        before = _by_minute_since(now)
+        since = self._since if before == self._before else self._before  # a day of minutes has become old
+        done = self.tables.rewrite(self.name, self.flow, since, now, partial(joined, before=before))
+        if done:
+            self._since, self._before = now.replace(second=0, microsecond=0), before
+        return done
+
+
 class LedgerWriter:
     """Commits entries off the hot path: several batches share a commit; `flush` waits for what was given."""
 
@@ -328,6 +354,8 @@ class LedgerWriter:
         self._failure: Exception | None = None
         self.listeners: list[Callable[[Sequence[Entry]], None]] = []
         """Told what was committed."""
+        self._id, self._commits = f"mirrorlake:ledger:{uuid.uuid4().hex}", 0
+        self._joining: dict[str, _Joining] = {}
         self._closed = False
         self._giving = threading.Lock()
         self._commits_until_compaction = COMPACT_SOON - self._small_files()
@@ -400,8 +428,11 @@ class LedgerWriter:
         try:
             rows = [entry.row(at) for entry in merged(entries)]
             hit("ledger-before-commit")
-            self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER))
+            # Under a number of its own: a client that tries again, because it heard no answer, commits it once.
+            self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER), (self._id, self._commits))
+            self._commits += 1
             hit("ledger-after-commit")
+            self._note_flows({entry.flow for entry in entries})
             for listener in self.listeners:
                 listener(entries)
         except Exception as error:
@@ -409,6 +440,11 @@ class LedgerWriter:
             self._failure = self._unwritten(error)
             self._failure.__cause__ = error
         return self._failure is None
+
+    def _note_flows(self, flows: Iterable[str]) -> None:
+        if isinstance(self._tables, CatalogTables):
+            for flow in flows:
+                self._joining.setdefault(flow, _Joining(self._tables, self._name, flow))
 
     def _small_files(self) -> int:
         """Those that are there count too: nobody may live long enough for so many commits of his own."""
@@ -419,15 +455,15 @@ class LedgerWriter:
             return 0
 
     def _compact(self) -> bool:
-        """Join small files, unless another process does it right now.
+        """Join rows and small files, unless another process does it right now.
 
         Appends may come meanwhile. Two compactions that meet might both succeed, and every row be there twice then:
         hence the lock.
         """
         folder = self._tables.folder(self._name)
-        if folder is None:
-            return True
         try:
+            if folder is None:
+                return all(join(self._clock()) for join in self._joining.values())
             with (folder / "_compacting").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return compact(folder, self._clock())

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +37,10 @@ FORMAT_VERSION = 2
 """1: the first. 2: ops.lag_samples has topic_id."""
 
 
+Txn = tuple[str, int]
+"""A transaction id and its version."""
+
+
 class Tables(Protocol):
     """Where tables live. Names are `schema.table`."""
 
@@ -47,7 +52,8 @@ class Tables(Protocol):
     def names(self) -> list[str]:
         """The tables that Spark does not know by itself."""
 
-    def append(self, name: str, rows: pa.Table) -> None: ...
+    def append(self, name: str, rows: pa.Table, once: Txn | None = None) -> None:
+        """Under a transaction id and version, storage takes it once, however often a client tries."""
 
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
         """Append, unless somebody has appended under this id and version before."""
@@ -159,8 +165,9 @@ class FolderTables:
     def exists(self, name: str) -> bool:
         return bool(DeltaTable.is_deltatable(str(self._path(name))))
 
-    def append(self, name: str, rows: pa.Table) -> None:
-        write_deltalake(self._open(name), rows, mode="append")
+    def append(self, name: str, rows: pa.Table, once: Txn | None = None) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(*once)]) if once else None
+        write_deltalake(self._open(name), rows, mode="append", commit_properties=properties)
 
     def append_once(self, name: str, rows: pa.Table, txn_app_id: str, txn_version: int) -> None:
         # Looked at and written from one snapshot: whatever is committed in between makes the commit fail.
@@ -271,9 +278,31 @@ class CatalogTables:
         with contextlib.suppress(ConcurrentTransactionException):
             self.append_frame(self.spark.createDataFrame(rows), name, txn_app_id, txn_version)
 
-    def append(self, name: str, rows: pa.Table) -> None:
+    def append(self, name: str, rows: pa.Table, once: Txn | None = None) -> None:
+        frame = self.spark.createDataFrame(rows)
+        if once:
+            return self.append_frame(frame, name, *once)
         self._check_format(name)
-        self.spark.createDataFrame(rows).write.format("delta").mode("append").saveAsTable(self.identifier(name))
+        frame.write.format("delta").mode("append").saveAsTable(self.identifier(name))
+
+    def rewrite(
+        self, name: str, flow: str, since: datetime, until: datetime, change: Callable[[pa.Table], pa.Table]
+    ) -> bool:
+        """Replace a flow's rows of a time by what becomes of them, in one commit; false where others are in the way."""
+        from delta.exceptions import DeltaConcurrentModificationException
+
+        self._check_format(name)
+        chosen = f"flow = '{flow}' AND at >= {_sql_time(since)} AND at < {_sql_time(until)}"
+        rows = self.spark.read.table(self.identifier(name)).where(chosen).toArrow()
+        fewer = change(rows)
+        if fewer.num_rows == rows.num_rows:
+            return True
+        frame = self.spark.createDataFrame(fewer).write.format("delta").mode("overwrite")
+        try:
+            frame.option("replaceWhere", chosen).saveAsTable(self.identifier(name))
+        except DeltaConcurrentModificationException:
+            return False
+        return True
 
     def read(self, name: str, columns: list[str] | None = None, **equal: str) -> pa.Table:
         self._check_format(name)
@@ -296,6 +325,10 @@ class CatalogTables:
 
     def folder(self, name: str) -> Path | None:
         return None
+
+
+def _sql_time(at: datetime) -> str:
+    return f"timestamp_micros({int((at - datetime(1970, 1, 1, tzinfo=timezone.utc)) / timedelta(microseconds=1))})"
 
 
 def _ddl(schema: pa.Schema) -> str:

@@ -121,9 +121,9 @@ class Records:
         return [as_record(message) for message in cluster.read_range(at, start, end, committed)]
 
 
-def drop_before(records: Records, topic: str, offset: int) -> None:
+def drop_before(records: Records, topic: str, offset: int, partition: int = 0) -> None:
     admin = records.cluster("source").admin
-    for future in admin.delete_records([Place(topic, 0, offset)]).values():
+    for future in admin.delete_records([Place(topic, partition, offset)]).values():
         future.result()
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import Flow, Records, by_partition, wait_until
+from governed import CATALOG, in_catalog, members, register, stands_still, start
+from harness import Command, Flow, Records, by_partition, finish, wait_until
 from pyspark.sql import SparkSession
 
 from mirrorlake.config import Config
@@ -21,8 +26,6 @@ from mirrorlake.runner import Run
 from mirrorlake.tables import CatalogTables
 from mirrorlake.topics import relay_specs
 from mirrorlake.world import connect
-
-CATALOG = "spark_catalog"
 
 
 @dataclass
@@ -41,11 +44,7 @@ class Governed:
         return self.flow.folder / "volume"
 
     def config(self) -> Config:
-        config = self.flow.config()
-        places = {"root": None, "catalog": CATALOG, "volume": str(self.volume)}
-        names = {"bronze": self.schema + ".{source}__{topic}", "ops_schema": self.schema}
-        # Copied, not parsed: there is no /Volumes here.
-        return config.model_copy(update={"storage": config.storage.model_copy(update=places | names)})
+        return in_catalog(self.flow.config(), self.schema, self.volume)
 
     def run_once(self) -> None:
         Run(self.config(), once=True, spark=self.flow.spark)()
@@ -56,19 +55,23 @@ class Governed:
         apply_repairs(config, flow, flow.targets[0], connect(config, [flow]), self.tables)
 
     def offsets(self) -> dict[int, list[int]]:
-        """What bronze holds, by partition."""
-        config = self.config()
-        (spec,) = relay_specs(config, config.flow(self.flow.name))
-        rows = self.tables.read(spec.table, ["partition", "offset"]).to_pylist()
-        found: dict[int, list[int]] = {}
-        for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
-            found.setdefault(row["partition"], []).append(row["offset"])
-        return found
+        return offsets_in_bronze(self.config(), self.tables)
 
     def ledger(self, kind: str) -> list[tuple[int, int]]:
         """(Epoch, records) of the ledger's rows, oldest first."""
         rows = self.tables.read(f"{self.schema}.ledger", kind=kind).to_pylist()
         return sorted((row["epoch"], row["count"]) for row in rows)
+
+
+def offsets_in_bronze(config: Config, tables: CatalogTables) -> dict[int, list[int]]:
+    """By partition."""
+    ((_, flow),) = config.flows.items()
+    (spec,) = relay_specs(config, flow)
+    rows = tables.read(spec.table, ["partition", "offset"]).to_pylist()
+    found: dict[int, list[int]] = {}
+    for row in sorted(rows, key=lambda row: (row["partition"], row["offset"])):
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return found
 
 
 @pytest.fixture
@@ -131,3 +134,108 @@ def test_a_second_runner_is_refused_while_the_first_holds_the_lease(
         running.join()
     assert read_signs(governed.tables, leases, governed.flow.name).owner == "", "given up"
     assert records.read("target", f"source.{topic}")[0] == sent
+
+
+# --- runners that are processes, on one catalog ---
+
+LEASE_SECONDS = "30"
+"""Half of the usual: a test waits until it ends."""
+
+
+@dataclass
+class Shared:
+    """A catalog that several runners see, one after the other."""
+
+    flow: Flow
+    schema: str
+    started: list[Command]
+
+    def start(self, failpoint: str = "") -> Command:
+        output = self.flow.folder / f"runner-{len(self.started)}.txt"
+        environment = {"MIRRORLAKE_LEASE_SECONDS": LEASE_SECONDS, "MIRRORLAKE_FAIL": failpoint}
+        self.started.append(start(output, self.flow.write(), self.schema, self.flow.folder, **environment))
+        return self.started[-1]
+
+    def tables(self) -> CatalogTables:
+        register(self.flow.spark, self.schema, self.flow.folder / "tables")
+        return CatalogTables(self.flow.spark, CATALOG)
+
+    def bronze(self) -> dict[int, list[int]]:
+        return offsets_in_bronze(in_catalog(self.flow.config(), self.schema, self.flow.folder), self.tables())
+
+    def ledger(self) -> list[tuple[str, int, int, int]]:
+        """(Kind, epoch, partition, records) of all rows."""
+        rows = self.tables().read(f"{self.schema}.ledger").to_pylist()
+        return sorted((row["kind"], row["epoch"], row["source_partition"], row["count"]) for row in rows)
+
+    def close(self) -> None:
+        for command in self.started:
+            for pid in members(command.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            command.process.wait()
+
+
+@pytest.fixture
+def shared(make_flow: Callable[..., Flow], spark: SparkSession, topic: str) -> Iterator[Shared]:
+    flow = make_flow([topic], heartbeats={"enabled": False})
+    flow.runner = {"lag_sample_seconds": 3600, "refresh_topics_seconds": 3600}
+    made = Shared(flow, f"s_{uuid.uuid4().hex}", [])
+    yield made
+    made.close()
+    spark.sql(f"DROP SCHEMA IF EXISTS {made.schema} CASCADE")
+
+
+def signal_all(command: Command, number: int) -> None:
+    for pid in members(command.pid):
+        os.kill(pid, number)
+
+
+def test_a_runner_that_stood_still_sends_nothing_after_another_has_taken_the_flow(
+    shared: Shared, records: Records, topic: str
+) -> None:
+    """It stops with records in its producers, which nobody has sent; when it goes on, the next one has."""
+    sent, name = records.numbered(2000, partitions=2), f"source.{topic}"
+    records.create("source", topic, partitions=2)
+    records.send("source", topic, sent)
+    first = shared.start("batch-sent:1:stop")
+    wait_until(lambda: any(map(stands_still, members(first.pid))), "a task that stops while it sends", 120)
+    signal_all(first, signal.SIGSTOP)
+    assert not records.arrived("target", name, 2000)
+    second = shared.start()
+    wait_until(lambda: records.arrived("target", name, 2000), "the second runner", 180)
+    assert "taking the lease over" in second.output.read_text()
+    signal_all(first, signal.SIGCONT)
+    code, said = finish(first)
+    assert code in (3, 5), said
+    more = records.numbered(2, partitions=2, first=2000)
+    records.send("source", topic, more)
+    wait_until(lambda: records.arrived("target", name, 2002), "the second runner, which goes on", 60)
+    time.sleep(3)
+    assert records.read("target", name) == by_partition([*sent, *more])
+    second.send_signal(signal.SIGTERM)
+    assert finish(second)[0] == 0, second.output.read_text()
+    delivered = [row for row in shared.ledger() if row[0] != "baseline"]
+    assert sum(count for _, _, _, count in delivered) == 2002, delivered
+    assert shared.bronze() == {number: list(range(1001)) for number in (0, 1)}
+
+
+def test_a_runner_that_was_killed_is_followed_after_its_lease_ended(
+    shared: Shared, records: Records, topic: str
+) -> None:
+    """Everything is on the target, and the ledger does not know it."""
+    sent, name = records.numbered(500, partitions=2), f"source.{topic}"
+    records.create("source", topic, partitions=2)
+    records.send("source", topic, sent)
+    first = shared.start("acknowledged:1:kill-driver")
+    assert finish(first)[0] == -signal.SIGKILL, first.output.read_text()
+    assert records.arrived("target", name, 1)
+    second = shared.start()
+    more = records.numbered(10, partitions=2, first=500)
+    records.send("source", topic, more)
+    wait_until(lambda: records.arrived("target", name, 510), "the second runner", 180)
+    assert records.read("target", name) == by_partition([*sent, *more])
+    second.send_signal(signal.SIGTERM)
+    assert finish(second)[0] == 0, second.output.read_text()
+    assert {epoch for kind, epoch, _, _ in shared.ledger() if kind == "relay"} == {2}
+    assert shared.bronze() == {number: list(range(255)) for number in (0, 1)}

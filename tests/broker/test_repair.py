@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from harness import Flow, Record, Records, finish, wait_until
 from test_groups import commit, look
 
 from mirrorlake.errors import ExistingRecords, TargetDiverged, Undeliverable
+from mirrorlake.provenance import HEADER, Provenance, digest, topic_id_bytes
 from mirrorlake.repair import apply_repairs, make_repairs
 from mirrorlake.tables import FolderTables
 from mirrorlake.world import connect
@@ -171,6 +173,43 @@ def test_what_a_killed_run_sent_is_written_down_before_a_repair_sends_after_it(
     assert flow.audit().ok
 
 
+@pytest.mark.parametrize("fail", ["", "hole-noted:1:kill", "proven:1:kill", "repair-sent:1:kill"])
+def test_a_hole_stops_the_target_and_repair_fills_it(
+    make_flow: Callable[..., Flow], records: Records, topic: str, fail: str
+) -> None:
+    """Records 3, 6 and 7 of a dead runner landed, those between did not."""
+    sent = records.numbered(10)
+    records.create("source", topic)
+    records.send("source", topic, sent[:3])
+    flow = make_flow([topic])
+    flow.run_once()
+    records.send("source", topic, sent[3:])
+    records.send("target", f"source.{topic}", [stamped(flow, records, topic, sent, n) for n in (3, 6, 7)])
+    with pytest.raises(TargetDiverged, match="offsets 4-5 are missing before later ones"):
+        flow.run_once()
+    incidents = flow.rows("ops.incidents")
+    assert [(row["kind"], row["first_offset"], row["last_offset"]) for row in incidents] == [("target_diverged", 4, 5)]
+    if fail:
+        assert apply(flow, fail)[0] == -9
+    code, said = apply(flow)
+    assert code == 0, said
+    flow.run_once()
+    there = [sent[n] for n in (0, 1, 2, 3, 6, 7, 4, 5, 8, 9)]
+    assert records.read("target", f"source.{topic}")[0] == there
+    assert flow.audit().ok
+    assert duplicates(flow) == []
+    assert plans(flow) == []
+
+
+def stamped(flow: Flow, records: Records, topic: str, sent: list[Record], offset: int) -> Record:
+    """A record as a runner of this flow sends it."""
+    source = records.cluster("source")
+    topic_id = topic_id_bytes(source.describe([topic])[topic].id)
+    flow_id, origin = digest(flow.name), digest(source.cluster_id())
+    came = Provenance(flow_id, origin, topic_id, 0, offset, offset, hops=1, epoch=1)
+    return replace(sent[offset], headers=(*sent[offset].headers, (HEADER, came.encode())))
+
+
 @pytest.mark.parametrize(("policy", "kept"), [("stop", None), ("append", 9), ("latest", 4)])
 def test_records_that_the_ledger_does_not_know(
     make_flow: Callable[..., Flow], records: Records, topic: str, policy: str, kept: int | None
@@ -182,7 +221,7 @@ def test_records_that_the_ledger_does_not_know(
     records.send("target", f"source.{topic}", records.numbered(4))
     flow = make_flow([topic], target={"existing_records": policy})
     if kept is None:
-        with pytest.raises(ExistingRecords, match="existing_records"):
+        with pytest.raises(ExistingRecords, match="existing_records: latest .* existing_records: append .* `mirrorlake adopt"):
             flow.run_once()
         return
     flow.run_once()

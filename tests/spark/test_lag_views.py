@@ -243,6 +243,22 @@ def test_the_offset_map_has_the_runs_with_both_ends(ops: Ops) -> None:
     )
 
 
+def test_a_run_of_the_offset_map_ends_only_where_offsets_do(ops: Ops) -> None:
+    """Not where commits, minutes, days or epochs do."""
+    ops.ledger("relay", second(1), 0, 10)
+    ops.ledger("relay", second(90), 10, 5)
+    ops.ledger("relay", second(90_000), 15, 5, epoch=2)
+    ops.ledger("relay", second(90_001), 22, 3, epoch=2)
+    ops.ledger("relay", second(90_002), 25, 3, target_first=200)
+    ops.check(
+        "offset_map",
+        "source_first bigint, source_last bigint, target_first bigint, target_last bigint, count bigint, at timestamp",
+        (0, 19, 100, 119, 20, second(90_000)),
+        (22, 24, 122, 124, 3, second(90_001)),
+        (25, 27, 200, 202, 3, second(90_002)),
+    )
+
+
 def documented(heading: str, ops: Ops) -> str:
     """A query of docs/lag-in-sql.md, on these tables."""
     page = (Path(__file__).parents[2] / "docs" / "lag-in-sql.md").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from pyspark.sql import SparkSession
 from mirrorlake import tables as tables_module
 from mirrorlake.bronze import shape_bronze
 from mirrorlake.errors import StateMismatch
-from mirrorlake.ledger import RELAY, compact
-from mirrorlake.records import BRONZE, INCIDENTS, LEDGER, OPS_TABLES, SourcePartition
+from mirrorlake.ledger import RELAY, Entry, _Joining, compact
+from mirrorlake.records import BRONZE, INCIDENTS, LEDGER, OPS_TABLES, SourcePartition, TopicPartition
 from mirrorlake.tables import (
     FORMAT_PROPERTY,
     FORMAT_VERSION,
@@ -150,6 +151,43 @@ def test_catalog_rows_are_read_by_column_and_value(catalog: CatalogTables, schem
     catalog.append(name, plain(1, who="a"))
     catalog.append(name, plain(2, who="b's"))
     assert catalog.read(name, ["number"], who="b's").to_pylist() == [{"number": 2}]
+
+
+def test_a_catalog_appends_rows_once_for_an_id_and_version(catalog: CatalogTables, schema: str) -> None:
+    name = f"{schema}.x"
+    catalog.ensure(name, PLAIN, {})
+    for number in (1, 2):
+        catalog.append(name, plain(number), ("ledger", number))
+    catalog.append(name, plain(2), ("ledger", 2))  # a client that heard no answer
+    assert sorted(catalog.read(name)["number"].to_pylist()) == [1, 2]
+
+
+def test_the_ledger_of_a_catalog_joins_the_rows_of_its_flow(catalog: CatalogTables, schema: str) -> None:
+    """By the minute while they are young, by the day when a day is over; what others wrote stays."""
+    name, midnight = f"{schema}.ledger", NOON.replace(hour=0, minute=0, second=0)
+    catalog.ensure(name, LEDGER, {})
+    writer, other = _Joining(catalog, name, "f"), entry("g")
+
+    def written(*at: datetime) -> list[int]:
+        rows = [entry("f", n).row(each) for n, each in enumerate(at)] + [other.row(each) for each in at]
+        catalog.append(name, pa.Table.from_pylist(rows, schema=LEDGER))
+        return counts()
+
+    def counts() -> list[int]:
+        return sorted(catalog.read(name, ["count"], flow="f")["count"].to_pylist())
+
+    seconds = [midnight + timedelta(seconds=20 * n) for n in range(6)]
+    assert written(*seconds) == [1] * 6
+    assert writer(midnight + timedelta(hours=1))
+    assert counts() == [3, 3]
+    assert writer(midnight + timedelta(days=2))
+    assert counts() == [6]
+    assert catalog.read(name, flow="g").num_rows == 6
+
+
+def entry(flow: str, offset: int = 0) -> Entry:
+    source, target = SourcePartition("orders", ORDERS_ID, 0), TopicPartition("copy", 0)
+    return Entry(flow, "dr", RELAY, 1, source, offset, offset, target, CLICKS_ID, offset, 1, offset + 1)
 
 
 def test_a_catalog_appends_a_frame_once_for_an_id_and_version(

@@ -47,7 +47,7 @@ from mirrorlake.ledger import (
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.records import LEDGER, Run, SourcePartition, TopicPartition
 from mirrorlake.recovery import DEAD_LETTER, set_aside
-from mirrorlake.tables import FORMAT_PROPERTY, FORMAT_VERSION, FolderTables
+from mirrorlake.tables import FORMAT_PROPERTY, FORMAT_VERSION, FolderTables, Txn
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 SOURCE = SourcePartition("orders", "id-1", 0)
@@ -288,6 +288,16 @@ def test_a_row_ends_only_where_offsets_do(rows: list[Entry]) -> None:
         assert ends != (two.source, two.epoch, two.source_first, two.target_first)
 
 
+def test_skips_for_one_reason_are_one_row_however_many_there_are() -> None:
+    loop = [entry(SKIP, n, n, 5, reason="loop", target_first=None) for n in range(4)]
+    other = entry(SKIP, 4, 4, 5, reason="hops", target_first=None)
+    for fewer in (merged([*loop, other]), as_read(joined(as_table([(NOON, [*loop, other])]), YESTERDAY))):
+        assert [(row.source_first, row.source_last, row.count, row.reason) for row in fewer] == [
+            (0, 3, 4, "loop"),
+            (4, 4, 1, "hops"),
+        ]
+
+
 @pytest.mark.parametrize(
     "other",
     [{"epoch": 2}, {"target": "hubs"}, {"flow": "g"}, {"target_topic_id": "made anew"}, {"kind": REPAIR},
@@ -442,15 +452,17 @@ class NotedTables:
 
     def __init__(self) -> None:
         self.commits: list[pa.Table] = []
+        self.numbers: list[Txn | None] = []
         self.fault: Exception | None = None
         self.open = threading.Event()
         self.open.set()
 
-    def append(self, name: str, rows: pa.Table) -> None:
+    def append(self, name: str, rows: pa.Table, once: Txn | None = None) -> None:
         self.open.wait(5)
         if self.fault:
             raise self.fault
         self.commits.append(rows)
+        self.numbers.append(once)
 
     def folder(self, name: str) -> Path | None:
         return None
@@ -463,6 +475,18 @@ class NotedTables:
 @pytest.fixture
 def tables() -> NotedTables:
     return NotedTables()
+
+
+def test_each_commit_has_a_number_of_its_own_so_that_storage_takes_it_once(tables: NotedTables) -> None:
+    for _ in range(2):
+        writer = writer_for(tables)
+        for number in range(2):
+            writer.add([entry(first=number, last=number)])
+            writer.flush()
+        writer.close()
+    ids, versions = zip(*(number for number in tables.numbers if number), strict=True)
+    assert versions == (0, 1, 0, 1)
+    assert (len(set(ids)), ids[0], ids[2]) == (2, ids[1], ids[3])
 
 
 def writer_for(tables: Any, commit_seconds: float = 30.0) -> LedgerWriter:
