@@ -391,6 +391,7 @@ class Ingest:
             self._note_read(fetched)
             records = sum(file.records for file in fetched)
             self.newest = BatchSize(records, sum(f.bytes for f in fetched) + records * RECORD_OVERHEAD_BYTES)
+            hit("files-fetched")
             return [Path(file.path) for file in fetched]
 
         try:

@@ -741,7 +741,7 @@ class Flow(Model):
     max_hops: int = Field(default=1, ge=1, le=255)
     """How many relays a record may pass: 1 in a mesh, more in a chain."""
     on_source_loss: Literal["stop", "continue"] = "stop"
-    """Where the source dropped records unread; an incident is written. A log that went back stops in any case."""
+    """Where the source dropped records, read or unread; an incident is written first."""
     on_undeliverable: Literal["dead_letter", "stop"] = "stop"
     """What to do with a record that a target can never take."""
     heartbeats: Heartbeats = Heartbeats()

@@ -347,6 +347,7 @@ def _fetch_file(fetch: Fetch, reader: Reader, file: File) -> Fetched:
     with pq.ParquetWriter(path, BRONZE, **parquet_options(fetch.codec)) as writer:
         for group in _row_groups(fetch, reader, file, read):
             writer.write_table(group, row_group_size=group.num_rows)
+            hit("row-group-written")
             count, size = count + group.num_rows, size + group["key"].nbytes + group["value"].nbytes
     hit("file-written")
     return Fetched(str(path), count, size, read=tuple(read.items()))

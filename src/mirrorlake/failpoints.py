@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 EVERY_RUN = (
     "batch-begun",  # ingest: Spark has written its offset log, nothing is read yet
+    "row-group-written",  # task of ingest: a file has begun
     "file-written",  # task of ingest: a file is whole, the driver is not told yet
+    "files-fetched",  # ingest: all files of a batch are whole, none of them is in the table
     "bronze-committed",  # ingest: the batch is in bronze, Spark does not know it yet
     "first-acknowledged",  # task: a partition has its first record, those behind it are not handed over yet
     "batch-sent",  # task: a batch of a slice is handed to the producer
@@ -36,6 +38,7 @@ POINTS = (
     "dead-letters-written",  # fan-out: they are in their table, the ledger is not told yet
     "tail-read",  # recovery: the target's tail is matched, nothing of it is written down yet
     "tail-noted",  # recovery: the ledger is told of the tail, and may not have written it down yet
+    "ledger-rewritten",  # ledger: the file with joined rows is whole, the table still has the files of before
     "hole-noted",  # repair: the ledger knows that records are missing, they are not sent yet
     "repair-sent",  # repair: records are there, the ledger is not told yet
 )

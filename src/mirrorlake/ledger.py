@@ -298,6 +298,7 @@ def _rewrite(table: DeltaTable, folder: Path, files: Sequence[dict[str, Any]], b
     # What a killed process leaves belongs to no version: VACUUM removes it.
     pq.write_table(rows, path, compression="zstd")
     add = replace(add_action(folder, path, pq.read_metadata(path), rows.column_names), data_change=False)
+    hit("ledger-rewritten")
     return _replace_files(table, files, add)
 
 

@@ -167,7 +167,9 @@ class OffsetMaps:
     def _begun(self, draft: _Draft | None, entry: Entry) -> _Draft:
         place = (entry.target_partition, entry.target_topic_id)
         if draft is None or draft.place != place:
-            return _Draft(*place, entry.source_first, entry.source_last + 1, entry.target_end)
+            # Every relay has a baseline. Without one, who stands at its end reads all of it again, and skips nothing.
+            begin = entry.target_end if entry.kind == BASELINE else entry.target_first or 0
+            return _Draft(*place, entry.source_first, entry.source_last + 1, begin)
         draft.begin_again(entry)
         return draft
 

@@ -219,6 +219,8 @@ class Relay:
             missing=Missing(target.cluster, target.missing_topics),
             stopping=self.stopping,
         )
+        if self._books[target.cluster].positions:
+            note_begun(strand, target.cluster)  # a kill may have come between the first baseline and the note
         return self.fan_outs[target.cluster]
 
     def _paused(self, target: str, topic: str) -> bool:
