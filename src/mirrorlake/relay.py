@@ -38,7 +38,7 @@ from mirrorlake.targets import (
     plan_target,
     require_makeable,
 )
-from mirrorlake.topics import RelaySpec, require_topics
+from mirrorlake.topics import RelaySpec, require_topics, spec_topics
 from mirrorlake.world import World, cores
 
 ANEW_SECONDS = 60.0
@@ -131,12 +131,13 @@ class Relay:
     def _compare(self, target: Target, held: Mapping[str, int] | None = None) -> tuple[Wish, TargetPlan]:
         """What the target should have, and what it takes to get there; `held`: topics in bronze, and their partitions.
 
-        The source may have them no more, or with fewer partitions: what is in bronze reaches the target all the same.
+        The source may have them no more, or with fewer partitions: what is in bronze reaches the target all the same,
+        unless the flow has left them out since.
         """
-        cluster, topics = self.world.clusters[target.cluster], dict(self.strand.topics)
-        for topic, count in (held or {}).items():
-            known = topics.get(topic, TopicInfo(topic, "", count, 0))
-            topics[topic] = replace(known, partitions=max(known.partitions, count))
+        cluster, topics, counts = self.world.clusters[target.cluster], dict(self.strand.topics), held or {}
+        for topic in spec_topics(self.spec, counts):
+            known = topics.get(topic, TopicInfo(topic, "", 0, 0))
+            topics[topic] = replace(known, partitions=max(known.partitions, counts[topic]))
         wish = make_wish(self.world.config, self.flow, target, topics)
         return wish, plan_target(wish, Looker(self.source, cluster, wish)(topics))
 
