@@ -263,6 +263,7 @@ class Mender:
         return make_errand(self.config, root, self.flow, self.target, table, self.ids, self.lease.epoch)
 
     def _write(self, entries: Sequence[Entry]) -> None:
+        self.lease.require_valid()
         self.ledger.add(entries)
         self.ledger.flush()
 
@@ -321,21 +322,29 @@ class Mender:
         What only an audit knows to be missing is set aside first: should we be killed, the next one who meets it on the
         target knows it for a repair.
         """
-        self.lease.require_valid()
         if resend.why == MISSING:
             self._write([self._set_aside(resend, position)])
             hit("hole-noted")
-        limit = record_limit(self.config, self.cluster, resend.target.topic)
-        errand = replace(self._errand(stored), limits={resend.source.topic: limit}, dead_letters=False)
+        limit, first = record_limit(self.config, self.cluster, resend.target.topic), resend.first
+        while first <= resend.last:
+            outcome = self._send(stored, replace(resend, first=first), limit)
+            hit("repair-sent")
+            self._write(self._entries(resend.source, position, outcome.runs, outcome.target_end, resend.why))
+            _refuse_again(resend, outcome, limit)
+            # A lease that ends soon ends a turn before its time.
+            first = resend.last + 1 if outcome.until is None else outcome.until
+
+    def _send(self, stored: Stored, resend: Resend, limit: int) -> Outcome:
+        self.lease.require_valid()
+        limits, until = {resend.source.topic: limit}, self.lease.sends_until()
+        errand = replace(self._errand(stored), limits=limits, dead_letters=False, lease_ends_at=until)
         end = self.cluster.log_ends([resend.target])[resend.target]
         # With provenance it is read back; without it, a sole writer's log end proves it.
         slice_ = Slice(resend.source, resend.first, resend.last + 1, resend.target, end, shared=errand.provenance)
         (outcome,) = deliver(errand, [(slice_, partial(stored.files.read, resend.source, slice_.first, slice_.until))])
         if outcome.error:
             raise from_text(outcome.error)
-        hit("repair-sent")
-        self._write(self._entries(resend.source, position, outcome.runs, outcome.target_end, resend.why))
-        _refuse_again(resend, outcome, limit)
+        return outcome
 
     def _set_aside(self, resend: Resend, position: Position) -> Entry:
         return Entry(

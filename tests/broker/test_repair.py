@@ -221,7 +221,7 @@ def test_records_that_the_ledger_does_not_know(
     records.send("target", f"source.{topic}", records.numbered(4))
     flow = make_flow([topic], target={"existing_records": policy})
     if kept is None:
-        with pytest.raises(ExistingRecords, match="existing_records: latest .* existing_records: append .* `mirrorlake adopt"):
+        with pytest.raises(ExistingRecords, match=r"latest .* existing_records: append .* `mirrorlake adopt"):
             flow.run_once()
         return
     flow.run_once()
