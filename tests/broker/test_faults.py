@@ -1,4 +1,4 @@
-"""Some rows of the fault table (`tests/chaos/rows.py`, `make chaos` runs all): the network, brokers, state."""
+"""Some rows of the fault table (`tests/chaos/rows`, `make chaos` runs all): the network, brokers, state."""
 
 from __future__ import annotations
 

@@ -32,9 +32,18 @@ def expect_each_record_once(flow: Flow, records: Records, topic: str) -> None:
     assert not flow.rows("ops.incidents")
 
 
+def start_to_die(flow: Flow, failpoint: str) -> tuple[int, str]:
+    """How a runner ended that met a failpoint: where no process met it, nothing is tested."""
+    mark = flow.folder / "met"
+    environment = {"MIRRORLAKE_FAIL": failpoint, "MIRRORLAKE_FAIL_MARK": str(mark)}
+    code, said = finish(flow.start("--once", environment=environment))
+    assert mark.exists(), f"no process met {failpoint}: {said}"
+    return code, said
+
+
 @pytest.mark.parametrize("failpoint", DRIVER_DIES)
 def test_the_runner_is_killed(flow: Flow, records: Records, topic: str, failpoint: str) -> None:
-    code, said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint}))
+    code, said = start_to_die(flow, failpoint)
     assert code == -9, said
     flow.run_once()
     expect_each_record_once(flow, records, topic)
@@ -44,7 +53,7 @@ def test_the_runner_is_killed(flow: Flow, records: Records, topic: str, failpoin
 def test_a_python_worker_is_killed_and_the_runner_recovers(
     flow: Flow, records: Records, topic: str, failpoint: str
 ) -> None:
-    code, _said = finish(flow.start("--once", environment={"MIRRORLAKE_FAIL": failpoint}))
+    code, _said = start_to_die(flow, failpoint)
     if code != 0:
         # Every new worker dies at its first hit, so the runner may lose patience; it must still have lost nothing.
         flow.run_once()

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -33,6 +34,12 @@ PASS, REFUSE, BLACKHOLE, RESET, DELAY, THROTTLE, HALF_CLOSE, DROP_RESPONSE, HOLD
     "hold",  # a produce request does not land, and its connection stands still, until `release`
     "no-idempotence",  # to whoever connects the broker says that it does not know InitProducerId
 )
+CUT, STARVED, RESETS, HALF_CLOSES, HELD = "connections cut", "connections starved", "resets", "half-closes", "held"
+DELAYED, THROTTLED, DROPPED, UNHEARD = "bytes delayed", "bytes throttled", "responses dropped", "answers changed"
+ACCEPTED = "connections accepted"
+"""What is counted, so that a row can tell that its fault was there. Who is refused is not: nobody listens then, and so
+what was cut off at its start is counted instead."""
+
 # Of the kinds that a broker knows it tells number, lowest and highest version, two bytes each.
 INIT_PRODUCER_ID = re.compile(rb"\x00\x16\x00\x00(?=\x00[\x00-\x1f])")
 UNHEARD_OF = b"\x7f\xff\x00\x00"
@@ -42,23 +49,24 @@ class Frames:
     """Follows a stream of requests: tells the kind of each as its header comes by."""
 
     def __init__(self) -> None:
-        self._left = 0  # bytes of the current frame still to come
+        self.kind = -1  # of the request that came by last
+        self.left_bytes = 0  # of it, still to come
         self._head = b""
 
     def heads(self, data: bytes) -> Iterator[tuple[int, int]]:
         """The kind of each request that begins in here, and where what follows its head begins."""
         size = len(data)
         while data:
-            if self._left:
-                skipped = min(self._left, len(data))
-                self._left, data = self._left - skipped, data[skipped:]
+            if self.left_bytes:
+                skipped = min(self.left_bytes, len(data))
+                self.left_bytes, data = self.left_bytes - skipped, data[skipped:]
                 continue
             wanted = 6 - len(self._head)  # 4 bytes of length, 2 of kind
             self._head, data = self._head + data[:wanted], data[wanted:]
             if len(self._head) == 6:
-                length, kind = struct.unpack(">ih", self._head)
-                self._head, self._left = b"", max(0, length - 2)
-                yield kind, size - len(data)
+                length, self.kind = struct.unpack(">ih", self._head)
+                self._head, self.left_bytes = b"", max(0, length - 2)
+                yield self.kind, size - len(data)
 
 
 @dataclass(eq=False)
@@ -67,14 +75,23 @@ class Connection:
 
     client: socket.socket
     broker: socket.socket
+    port: int = 0
+    """The client's own."""
     held: bool = False
     """Nothing moves on this connection, whatever others do."""
     deaf: bool = False
     """The client hears nothing more."""
     greeted: bool = False
     """The client heard the first answer: what the broker knows."""
+    starved: bool = False
+    """The client sent something that nobody took."""
+    half_closed: bool = False
     moved_bytes: int = 0
     frames: Frames = field(default_factory=Frames)
+
+    @property
+    def is_sending(self) -> bool:
+        return self.frames.kind == PRODUCE and self.frames.left_bytes > 0
 
     def reset(self) -> None:
         """RST both sides: what waits in buffers is gone."""
@@ -96,6 +113,7 @@ class Proxy:
         self.port = port
         self.upstream_port = upstream_port
         self.mode = PASS
+        self.counts: Counter[str] = Counter()
         self.swallowed_bytes = 0
         self.produce_requests = 0
         self._refused_topic, self._has_refused = b"", threading.Event()
@@ -113,18 +131,25 @@ class Proxy:
         if mode not in MODES:
             raise ValueError(f"no mode {mode}; there are {', '.join(MODES)}")
         self._options, self.mode = options, mode
+        for connection in self.connections():
+            connection.starved = False
         if mode == REFUSE:
             self._close_listener()
+            self._count(CUT, len(self.connections()))
             self.reset_all()
         elif self._listener is None and not self._closed.is_set():
             self._listener = self._listen()
         if mode == HALF_CLOSE:
             for connection in self.connections():
-                _half_close(connection)
+                self._half_close(connection)
 
     def reset_all(self) -> None:
         for connection in self.connections():
             connection.reset()
+
+    def sending_ports(self) -> list[int]:
+        """The ports of clients that are in the middle of a produce request."""
+        return [connection.port for connection in self.connections() if connection.is_sending]
 
     def holds(self) -> bool:
         return any(connection.held for connection in self.connections())
@@ -147,6 +172,10 @@ class Proxy:
         self._close_listener()
         self._thread.join(5)
         self.reset_all()
+
+    def _count(self, kind: str, more: int = 1) -> None:
+        with self._lock:
+            self.counts[kind] += more
 
     # --- moving bytes ---
 
@@ -186,7 +215,8 @@ class Proxy:
         broker.settimeout(None)
         for side in (client, broker):
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(client, broker)
+        connection = Connection(client, broker, client.getpeername()[1])
+        self._count(ACCEPTED)
         with self._lock:
             self._connections.add(connection)
         for move in (self._requests, self._responses):
@@ -210,8 +240,15 @@ class Proxy:
     def _go_on(self, connection: Connection) -> bool:
         """Wait while nothing may move."""
         while (connection.held or self.mode == BLACKHOLE) and not self._closed.is_set():
+            self._note_starved(connection)
             time.sleep(0.02)
         return not self._closed.is_set()
+
+    def _note_starved(self, connection: Connection) -> None:
+        waits = self.mode == BLACKHOLE and not connection.starved
+        if waits and select.select([connection.client], [], [], 0)[0]:
+            connection.starved = True
+            self._count(STARVED)
 
     def _requests(self, connection: Connection) -> bool:
         data = self._receive(connection, connection.client)
@@ -222,6 +259,7 @@ class Proxy:
             data = data[: places[0]] + self._misspelt(data[places[0] :])
             connection.deaf = connection.deaf or self.mode == DROP_RESPONSE
             connection.held = self.mode == HOLD
+            self._count(HELD, int(connection.held))
             self._go_on(connection)
         return self._give(connection, connection.broker, data)
 
@@ -239,9 +277,11 @@ class Proxy:
             return True
         if connection.deaf:
             self.swallowed_bytes += len(data)
+            self._count(DROPPED, int(bool(data)))
             return bool(data)
         if self.mode == NO_IDEMPOTENCE and not connection.greeted:
-            data = INIT_PRODUCER_ID.sub(UNHEARD_OF, data, count=1)
+            data, changed = INIT_PRODUCER_ID.subn(UNHEARD_OF, data, count=1)
+            self._count(UNHEARD, changed)
         connection.greeted = True
         try:
             return self._give(connection, connection.client, data)
@@ -258,18 +298,23 @@ class Proxy:
     def _give(self, connection: Connection, side: socket.socket, data: bytes) -> bool:
         connection.moved_bytes += len(data)
         if self.mode == RESET and connection.moved_bytes > self._options.get("every_bytes", 50_000):
+            self._count(RESETS)
             connection.reset()
             return False
         if self.mode == HALF_CLOSE:
-            _half_close(connection)
+            self._half_close(connection)
         if self.mode == DELAY:
+            self._count(DELAYED, len(data))
             time.sleep(self._options.get("seconds", 0.1))
         if self.mode == THROTTLE:
+            self._count(THROTTLED, len(data))
             time.sleep(len(data) / self._options.get("bytes_per_second", 125_000))
         side.sendall(data)
         return bool(data)
 
-
-def _half_close(connection: Connection) -> None:
-    with contextlib.suppress(OSError):
-        connection.client.shutdown(socket.SHUT_WR)
+    def _half_close(self, connection: Connection) -> None:
+        if not connection.half_closed:
+            connection.half_closed = True
+            self._count(HALF_CLOSES)
+        with contextlib.suppress(OSError):
+            connection.client.shutdown(socket.SHUT_WR)

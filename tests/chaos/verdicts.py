@@ -55,8 +55,11 @@ def _unjudged(row: Row, was_begun: bool, seed: int) -> Verdict:
 
 
 def exit_code(verdicts: Sequence[Verdict], codes: Sequence[int]) -> int:
-    """`codes` are those of the processes that shared the rows: one that died may have failed before its first row."""
-    return 1 if any(codes) or any(v.verdict == FAILED for v in verdicts) else 0
+    """`codes` are those of the processes that shared the rows: one that died may have failed before its first row.
+
+    A row that is not here is no fault: it is said only where the machine itself was asked and refused.
+    """
+    return 1 if any(codes) or any(v.verdict not in (PASSED, NOT_HERE) for v in verdicts) else 0
 
 
 def known(path: Path) -> list[dict[str, Any]]:
