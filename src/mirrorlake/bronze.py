@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read, fetch_files, plan
+from mirrorlake.consume import MAX_FILES_PER_BATCH, Fetch, Fetched, Range, Read, cut_at, fetch_files, plan
 from mirrorlake.errors import ClusterUnreachable, SourceLoss, StateMismatch, UnreadableRecord, from_text
 from mirrorlake.failpoints import hit
 from mirrorlake.kafka import ABSENT_SECONDS, Cluster, TopicInfo, is_same_topic
@@ -461,6 +462,14 @@ class Ingest:
             self.topic_ids.update(new)
             write_topic_ids(self.checkpoint, self.topic_ids)
 
+    def _look_for_cuts(self, shorter: Iterable[TopicPartition]) -> None:
+        """Logs that end before what we have read may have been cut even lower, and have grown again since."""
+        for at in shorter:
+            read = self._read_before(at, sys.maxsize) if self.workers and at.topic in self.topic_ids else None
+            if self.workers and read and at not in self.truncated:
+                cut = cut_at(self.workers.consumer_config, self.source.alias, self._source(at), read)
+                self.truncated |= {} if cut is None else {at: cut}
+
     def positions(self, seed: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Where the query stands: its last batch, else where it began, else where it is to begin."""
         return read_positions(self.checkpoint) or read_begin(self.checkpoint) or seed
@@ -479,6 +488,7 @@ class Ingest:
         topics = self.source.describe_patiently({at.topic for at in asked}, ABSENT_SECONDS)
         there = {at for at in asked if at.topic in topics and at.partition < topics[at.topic].partitions}
         starts, ends = self.source.log_starts(there), self.source.log_ends(there)
+        self._look_for_cuts(at for at, position in positions.items() if at in ends and ends[at] < position)
         found = diagnose(positions, self.topic_ids, topics, starts, as_we_read_it(ends, self.truncated))
         remade = {loss.source.at for loss in found if loss.kind == TOPIC_RECREATED}
         found += begun_late(there & {*new, *remade}, self.topic_ids, topics, starts)

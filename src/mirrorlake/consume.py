@@ -243,7 +243,7 @@ class Reader:
             elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise self._not_there(error, one)
             elif error is not None:
-                raise translate(error, self.alias, f"read {one.source}")
+                raise translate(error, self.alias, f"read {one.source} from offset {at} on")
         if not records:
             return [], at
         last = records[-1].offset()
@@ -277,6 +277,26 @@ def _begin(one: Range) -> _TopicPartition:
     if one.after is None:
         return _TopicPartition(topic, partition, one.first)
     return _TopicPartition(topic, partition, one.after.offset + 1, leader_epoch=one.after.leader_epoch)
+
+
+CUT_SECONDS = 10.0
+
+
+def cut_at(fetch_config: Mapping[str, str], alias: str, source: SourcePartition, read: Read) -> int | None:
+    """Where a log was cut below a record that was read, as its broker knows by the record's leader epoch.
+
+    The log's end does not tell once others were written there. None where the broker does not either.
+    """
+    reader, until = Reader(alias, fetch_config), time.monotonic() + CUT_SECONDS
+    try:
+        reader.consumer.assign([_begin(Range(source, read.offset + 1, read.offset + 2, read))])
+        while time.monotonic() < until:
+            for event in reader.consumer.consume(1, timeout=0.2):
+                error = event.error()
+                return truncated_at(error.str()) if error is not None else None
+        return None
+    finally:
+        reader.consumer.close()
 
 
 def truncated_at(said: str) -> int | None:

@@ -234,6 +234,10 @@ class FanOut:
         """One round; true when nothing is left to send. Where it breaks off, whatever the cause, there is doubt."""
         try:
             return self._round()
+        except FileNotFoundError as gone:
+            self._recovered = False
+            # Compacted, and vacuumed at once: the newest version has its records elsewhere.
+            raise DeliveryDoubt(f"a file of bronze is gone: {gone.filename}", "the table is looked at anew") from gone
         except BaseException:
             self._recovered = False
             self._share = max(self._share / 2, LEAST_SHARE)
@@ -241,9 +245,9 @@ class FanOut:
 
     def _round(self) -> bool:
         self.require_lease()
+        version = self.bronze.refresh()
         if not self._recovered:
             self.recover()
-        version = self.bronze.refresh()
         self._begin_new_partitions()
         self.missing.require(self.patience_seconds)
         listed = self._list_missing()
@@ -366,7 +370,8 @@ class FanOut:
     def _task_fault(self, error: Exception) -> MirrorlakeError:
         """A worker that died is doubt; a worker that raised something we do not know is a fault of ours."""
         said = f"flow {self.errand.flow}, target {self.errand.target}: a Spark task ended: {last_line(error)}"
-        unknown = type(error).__name__ == "PythonException" and DeliveryDoubt.__name__ not in str(error)
+        known = any(kind.__name__ in str(error) for kind in (DeliveryDoubt, FileNotFoundError))
+        unknown = type(error).__name__ == "PythonException" and not known
         if unknown:
             return DataAtRisk(said, "see logs/spark.log below the storage root; run again to recover and go on")
         return DeliveryDoubt(said)
@@ -718,6 +723,8 @@ def sizes(batch: pa.RecordBatch) -> list[tuple[int, int]]:
 
 def last_line(error: Exception) -> str:
     """Of a traceback that travelled as text, the line that says what happened; Spark adds a stream's plan to it."""
+    if isinstance(error, MirrorlakeError):
+        return error.what
     said = str(error).partition("=== Streaming Query ===")[0]
     lines = [line for line in said.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else type(error).__name__

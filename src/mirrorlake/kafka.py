@@ -419,23 +419,28 @@ class Cluster:
     def offsets_at(self, partitions: Iterable[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
         """The first offset at or after a time; the log end where there is none."""
         asked = list(partitions)
-        found = self._offsets(asked, OffsetSpec.for_timestamp(at_ms))
+        found = self._offsets(asked, OffsetSpec.for_timestamp(at_ms), may_lack=True)
         ends = self.log_ends(asked)
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], spec: Any, committed: bool = False
+        self, partitions: Iterable[TopicPartition], spec: Any, committed: bool = False, may_lack: bool = False
     ) -> dict[TopicPartition, int]:
         """Asked again for a moment after an election, or a start, of which client and broker do not know the same."""
         asked = {_TopicPartition(topic, partition): spec for topic, partition in partitions}
         until = time.monotonic() + ABSENT_SECONDS
         while asked:
             try:
-                return self._list_offsets(asked, committed)
+                found = self._list_offsets(asked, committed)
+                if may_lack or all(offset >= 0 for offset in found.values()):
+                    return found
+                # Seen during an election: no error, and no offset.
+                if time.monotonic() > until:
+                    raise ClusterUnreachable(f"cluster {self.alias}: a log's offset is not known: {found}")
             except ClusterUnreachable as fault:
                 if not _is_unsettled(fault) or time.monotonic() > until:
                     raise
-                time.sleep(0.25)
+            time.sleep(0.25)
         return {}
 
     def _list_offsets(self, asked: dict[_TopicPartition, Any], committed: bool) -> dict[TopicPartition, int]:

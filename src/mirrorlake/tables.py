@@ -390,13 +390,19 @@ class BronzeFiles:
     def refresh(self) -> int:
         """Follow the log to the newest version; returns it. What is new decides the cost, not the number of files."""
         entries = list(islice(self._entries(), self._MOST_FOLLOWED + 1))
-        if self._lost(entries):
+        if self._lost(entries) or not self._followed(entries):
             self._index()
-        else:
+        return self._version
+
+    def _followed(self, entries: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+        """False where a file is gone that some version had: compacted since, and vacuumed at once."""
+        try:
             for actions in entries:
                 self._follow(actions)
-            self._version += len(entries)
-        return self._version
+        except FileNotFoundError:
+            return False
+        self._version += len(entries)
+        return True
 
     def reindex(self) -> None:
         """Look at all files of the newest version, also at those that were let go of."""
