@@ -95,8 +95,10 @@ class Inlet:
         claim(stream, self.strand.world.checkpoints, self.source_facts())
         check_batches(self.strand, stream, checkpoint)
         self.ingest = self._make(stream, checkpoint, read_topic_ids(checkpoint))
-        held = self.strand.newest_in_bronze()
-        self.ingest.read = {source.at: end for source, end in held.items()}
+        held, ids = self.strand.newest_in_bronze(), self.ingest.topic_ids
+        # A branch that has no records yet begins where its log was cut, not where the one before it ended.
+        later = (each for each in held.items() if branch(each[0].topic_id) >= branch(ids.get(each[0].topic, "")))
+        self.ingest.read = {source.at: end for source, end in later}
         if not read_positions(checkpoint):
             self._seed = read_seed(checkpoint) or dict(self.ingest.read)
         self._follow_table({source.topic: source.topic_id for source in sorted(held, key=age)})

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 from rows import BY_SLUG, ROWS
 from stage import Stage, make_proxied
 
-CHOSEN = ("12", "16c", "16d", "17b", "21c", "24", "24b", "24c", "24d", "28", "28e", "46b", "47b", "50")
+CHOSEN = ("12", "16c", "16d", "17b", "21c", "24", "24b", "24c", "24d", "28", "28e", "46b", "47b", "49", "50", "56f")
 
 
 @pytest.fixture(scope="module")
