@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -122,3 +122,25 @@ def test_ends_that_keep_moving_stop_the_recovery() -> None:
     with pytest.raises(DataAtRisk, match="the log ends kept moving for 5 s during recovery") as fault:
         await_stable_ends(cast(Cluster, cluster), [AT], 2, 5, lambda: now, sleep)
     assert "existing_records: append" in fault.value.next_step
+
+
+class Electing(Cluster):
+    """A cluster that answers without an offset some times, as seen during an election."""
+
+    def __init__(self, silent: int) -> None:
+        super().__init__("a", {})
+        self.silent = silent
+
+    def _list_offsets(self, asked: Any, committed: bool) -> dict[TopicPartition, int]:
+        self.silent -= 1
+        return dict.fromkeys([AT], -1001 if self.silent >= 0 else 7)
+
+
+def test_an_offset_that_an_election_leaves_out_is_asked_for_again() -> None:
+    cluster = Electing(silent=1)
+    assert cluster.log_ends([AT]) == {AT: 7}
+    assert cluster.silent == -1
+
+
+def test_a_time_after_the_last_record_has_no_offset_and_means_the_end() -> None:
+    assert Electing(silent=1).offsets_at([AT], 5) == {AT: 7}

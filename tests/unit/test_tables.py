@@ -296,6 +296,18 @@ def test_new_entries_are_followed_without_opening_the_table(bronze: Path, monkey
     assert opened == []
 
 
+def test_a_file_that_was_vacuumed_before_anybody_looked_is_passed_over(bronze: Path) -> None:
+    """Compacted files hold several partitions, so they are opened."""
+    files = BronzeFiles(bronze)
+    for begin in (0, 10, 20):
+        commit(bronze, range(begin, begin + 10))
+        commit(bronze, range(begin, begin + 10), CLICKS)
+        DeltaTable(bronze).optimize.compact()
+        DeltaTable(bronze).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert files.refresh() == DeltaTable(bronze).version()
+    assert offsets_of(files.segments(), SOURCE) == offsets_of(files.segments(), CLICKS) == list(range(30))
+
+
 @pytest.mark.parametrize("far", [False, True], ids=["other properties", "more versions than are followed"])
 def test_what_is_not_worth_following_is_looked_at_anew(
     bronze: Path, monkeypatch: pytest.MonkeyPatch, far: bool
