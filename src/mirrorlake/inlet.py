@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -68,6 +69,8 @@ class Inlet:
     _seed: dict[TopicPartition, int] = field(default_factory=dict)
     """Where a new checkpoint begins, where that is not the flow's start."""
     _bound: int = 0
+    _behind_since: float | None = None
+    """When we last committed, or the source was first seen to have more than we have read; None where we have all."""
     _subscribed: Sequence[str] = ()
     """The topics that were there when the query started."""
 
@@ -124,9 +127,14 @@ class Inlet:
         strand = self.strand
         codec, tables = strand.world.config.storage.codec, strand.world.tables
         return Ingest(
-            strand.spec, stream, checkpoint, tables, strand.source, topic_ids, codec, self.wake, self._workers(),
+            strand.spec, stream, checkpoint, tables, strand.source, topic_ids, codec, self._committed, self._workers(),
             leader_epochs=read_leader_epochs(checkpoint),
         )  # fmt: skip
+
+    def _committed(self) -> None:
+        if self._behind_since is not None:
+            self._behind_since = time.monotonic()  # until a sample sees that we have all
+        self.wake()
 
     def _workers(self) -> Workers | None:
         """Where Python may write files, unless the flow asks for Spark's reader."""
@@ -320,6 +328,17 @@ class Inlet:
     def positions(self) -> dict[SourcePartition, int]:
         """Where ingest stands, by the checkpoint."""
         return ingest_positions(read_positions(self.made.checkpoint), self.made.topic_ids)
+
+    def note_ends(self, ends: Mapping[SourcePartition, int], ingested: Mapping[SourcePartition, int]) -> None:
+        """What a sample saw of the source, and of us."""
+        if not any(end > ingested.get(source, 0) for source, end in ends.items()):
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = time.monotonic()
+
+    def stalled_seconds(self) -> float:
+        """How long nothing was committed, though the source has more."""
+        return 0.0 if self._behind_since is None else time.monotonic() - self._behind_since
 
     def has_progressed(self) -> bool:
         """Whether the source has ever given this runner a batch: what it refuses now, it did not then."""

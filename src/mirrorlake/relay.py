@@ -349,6 +349,7 @@ class Relay:
         committed = self.flow.isolation == "read_committed"
         rows = sample_rows(self.flow.name, self.source, topics, ingested, targets, committed, at, self.strand.takes)
         self._source_ends = source_ends(rows)
+        self.inlet.note_ends(self._source_ends, ingested)
         return rows
 
     def behind(self, target: str) -> int:

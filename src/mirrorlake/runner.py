@@ -65,6 +65,7 @@ from mirrorlake.world import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STALL_SECONDS = 10.0
 RETRY_REFUSED_SECONDS = 5.0
 """How often a source that refuses us, after it did not, is tried again: a password may just be changed."""
 ONCE_PATIENCE_SECONDS = 60.0
@@ -108,6 +109,8 @@ class Run:
     """Have Java keep what it loaded, at the end of a run of which nobody minds the pace."""
     stopping: threading.Event = field(default_factory=threading.Event)
     _leases: list[Lease] = field(default_factory=list)
+    _stalled: set[str] = field(default_factory=set)
+    """Tables of which it was said that nothing comes."""
     _mourned: set[tuple[str, str]] = field(default_factory=set)
     """(Table, target) of which was said that it stopped."""
     _secrets: Path | None = None
@@ -436,6 +439,7 @@ class Run:
                 self._tend_ingest(relay, relay.inlet.failure, patience)
             else:
                 self._tolerantly(partial(self._rebound, relay))
+                self._say_stall(relay)
             for fault in relay.dead.values():
                 if isinstance(fault, TopicRemade):
                     raise fault
@@ -444,6 +448,16 @@ class Run:
                 self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")
         if relays and all(len(relay.dead) == len(relay.flow.targets) for relay in relays):
             self._raise_dead(relays)
+
+    def _say_stall(self, relay: Relay) -> None:
+        """A source that does not answer for a while is waited for by the workers themselves, and nobody else knows."""
+        table, seconds = relay.spec.table, relay.inlet.stalled_seconds()
+        if seconds < STALL_SECONDS:
+            self._stalled.discard(table)
+        elif table not in self._stalled:
+            self._stalled.add(table)
+            what = f"ingest to {table} has committed nothing for {seconds:.0f} s, though {relay.flow.source} has more"
+            self.say(f"flow {relay.flow.name}: waiting: {what}")
 
     def _rebound(self, relay: Relay) -> None:
         if (bound := relay.inlet.rebound()) is not None:

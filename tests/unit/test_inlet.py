@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirrorlake.inlet import Inlet, furthest
-from mirrorlake.records import TopicPartition
+from mirrorlake.records import SourcePartition, TopicPartition
 
 
 @dataclass
@@ -40,6 +40,20 @@ def test_a_query_that_failed_is_not_taken_for_one_that_is_done() -> None:
         inlet = looked_at(Query(looks, RuntimeError("the log is cut")))
         while inlet.failure is None:
             assert inlet.is_running()
+
+
+def test_a_stall_counts_from_the_last_commit_and_only_while_the_source_has_more() -> None:
+    inlet, source = looked_at(Query(1)), SourcePartition("orders", "id", 0)
+    assert inlet.stalled_seconds() == 0
+    inlet.note_ends({source: 5}, {source: 4})
+    first = inlet.stalled_seconds()
+    assert inlet.stalled_seconds() > first >= 0
+    inlet._behind_since = 0.0  # long ago
+    inlet._committed()
+    assert inlet.stalled_seconds() < 1
+    inlet.note_ends({source: 5}, {source: 5})
+    inlet._committed()
+    assert inlet.stalled_seconds() == 0
 
 
 def test_of_several_accounts_the_latest_counts_for_each_partition() -> None:

@@ -195,7 +195,8 @@ def _in_sync(stage: Stage, three: LabCluster, topic: str) -> int:
 class Watch:
     """How long a flow delivered nothing new, and which reasons for it `status` or the runner gave meanwhile."""
 
-    PATIENCE_SECONDS = 5.0
+    PATIENCE_SECONDS = 15.0
+    """A runner says after ten seconds that nothing comes."""
 
     def __init__(self, flow: Flow, running: Running) -> None:
         self._flow, self._running, self._heard = flow, running, len(running.said)
