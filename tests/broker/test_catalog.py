@@ -138,8 +138,9 @@ def test_a_second_runner_is_refused_while_the_first_holds_the_lease(
 
 # --- runners that are processes, on one catalog ---
 
-LEASE_SECONDS = "30"
-"""Half of the usual: a test waits until it ends."""
+LEASE_SECONDS = "45"
+"""Less than usual: a test waits until it ends. Much less, and a busy machine gives its signs too late."""
+PATIENCE_SECONDS = 300.0
 
 
 @dataclass
@@ -206,7 +207,7 @@ def test_a_runner_that_stood_still_sends_nothing_after_another_has_taken_the_flo
     wait_until(lambda: records.arrived("target", name, 2000), "the second runner", 180)
     assert "taking the lease over" in second.output.read_text()
     signal_all(first, signal.SIGCONT)
-    code, said = finish(first)
+    code, said = finish(first, PATIENCE_SECONDS)
     assert code in (3, 5), said
     more = records.numbered(2, partitions=2, first=2000)
     records.send("source", topic, more)
@@ -214,7 +215,7 @@ def test_a_runner_that_stood_still_sends_nothing_after_another_has_taken_the_flo
     time.sleep(3)
     assert records.read("target", name) == by_partition([*sent, *more])
     second.send_signal(signal.SIGTERM)
-    assert finish(second)[0] == 0, second.output.read_text()
+    assert finish(second, PATIENCE_SECONDS)[0] == 0, second.output.read_text()
     delivered = [row for row in shared.ledger() if row[0] != "baseline"]
     assert sum(count for _, _, _, count in delivered) == 2002, delivered
     assert shared.bronze() == {number: list(range(1001)) for number in (0, 1)}
@@ -228,7 +229,7 @@ def test_a_runner_that_was_killed_is_followed_after_its_lease_ended(
     records.create("source", topic, partitions=2)
     records.send("source", topic, sent)
     first = shared.start("acknowledged:1:kill-driver")
-    assert finish(first)[0] == -signal.SIGKILL, first.output.read_text()
+    assert finish(first, PATIENCE_SECONDS)[0] == -signal.SIGKILL, first.output.read_text()
     assert records.arrived("target", name, 1)
     second = shared.start()
     more = records.numbered(10, partitions=2, first=500)
@@ -236,6 +237,6 @@ def test_a_runner_that_was_killed_is_followed_after_its_lease_ended(
     wait_until(lambda: records.arrived("target", name, 510), "the second runner", 180)
     assert records.read("target", name) == by_partition([*sent, *more])
     second.send_signal(signal.SIGTERM)
-    assert finish(second)[0] == 0, second.output.read_text()
+    assert finish(second, PATIENCE_SECONDS)[0] == 0, second.output.read_text()
     assert {epoch for kind, epoch, _, _ in shared.ledger() if kind == "relay"} == {2}
     assert shared.bronze() == {number: list(range(255)) for number in (0, 1)}
