@@ -51,6 +51,7 @@ READING_ORDER = (
     "rounds",  # what goes out next, and on which task
     "fanout",  # Delta -> Kafka
     "audit",  # source, bronze and targets compared
+    "throughput",  # how much each target got, and when
     "lag",  # how far behind, in SQL
     "crossing",  # from one cluster to another, along flows and against them
     "groups",  # consumer groups on both sides, and every decision about them

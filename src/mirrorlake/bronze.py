@@ -383,12 +383,15 @@ class Ingest:
             begin, end = batch_bounds(self.checkpoint, batch_id)
             self._learn_topic_ids({at.topic for at in end if end[at] != begin.get(at)} | self._unknown(end))
             ranges = self._ranges(begin, end)
+            hit("topics-known")
             fetch = Fetch(
                 self.source.alias, workers.consumer_config, str(folder), self.codec, batch_id,
                 time.time_ns() // 1000,
             )  # fmt: skip
             fetched = workers.fetch(spark, fetch, ranges)
             self._require_whole(fetched)
+            # Once more: a topic that was made anew after the first look may have grown as far as the batch goes.
+            self._look_at({range_.source.topic for range_ in ranges})
             self._note_read(fetched)
             records = sum(file.records for file in fetched)
             self.newest = BatchSize(records, sum(f.bytes for f in fetched) + records * RECORD_OVERHEAD_BYTES)
@@ -449,6 +452,15 @@ class Ingest:
 
     def _learn_topic_ids(self, topics: Iterable[str]) -> None:
         """Of those that give records: hundreds that are idle need not be asked for each batch."""
+        seen = self._look_at(topics)
+        # A broker may be upgraded to one that tells ids, and in the middle of it they come and go.
+        new = {name: known_id(self.topic_ids.get(name), topic.id) for name, topic in seen.items()}
+        if new.items() - self.topic_ids.items():
+            self.topic_ids.update(new)
+            write_topic_ids(self.checkpoint, self.topic_ids)
+
+    def _look_at(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
+        """The topics as they are now, none of which may be another one of the same name."""
         seen = self.source.describe(topics)
         changed = [name for name, topic in seen.items() if not is_same_topic(self.topic_ids.get(name, ""), topic.id)]
         if changed:
@@ -456,11 +468,7 @@ class Ingest:
                 f"flow {self.spec.flow}: topic {', '.join(changed)} on {self.source.alias} was deleted and made anew",
                 "set on_source_loss: continue to go on with the new topic; what was lost is in ops.incidents",
             )
-        # A broker may be upgraded to one that tells ids, and in the middle of it they come and go.
-        new = {name: known_id(self.topic_ids.get(name), topic.id) for name, topic in seen.items()}
-        if new.items() - self.topic_ids.items():
-            self.topic_ids.update(new)
-            write_topic_ids(self.checkpoint, self.topic_ids)
+        return seen
 
     def _look_for_cuts(self, shorter: Iterable[TopicPartition]) -> None:
         """Logs that end before what we have read may have been cut even lower, and have grown again since."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 EVERY_RUN = (
     "batch-begun",  # ingest: Spark has written its offset log, nothing is read yet
+    "topics-known",  # ingest: the topics of a batch are those that we know, nothing of it is read yet
     "row-group-written",  # task of ingest: a file has begun
     "file-written",  # task of ingest: a file is whole, the driver is not told yet
     "files-fetched",  # ingest: all files of a batch are whole, none of them is in the table

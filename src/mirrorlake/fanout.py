@@ -160,6 +160,8 @@ class FanOut:
     """Topics that only an operator can make."""
     stopping: Event = field(default_factory=Event)
     progress: Progress = field(default_factory=Progress)
+    halted: dict[TopicPartition, TargetDiverged] = field(default_factory=dict)
+    """Target partitions that do not hold what the ledger says. Nothing goes there until a repair; the others go on."""
     delivered_version: int = -1
     """The version of bronze of which nothing was left to send, except of what is paused."""
     _shared: set[TopicPartition] = field(default_factory=set)
@@ -254,7 +256,7 @@ class FanOut:
         self._learn_limits()
         due = self._due()
         if not due:
-            self.progress.waiting = self.missing.said()
+            self.progress.waiting = self._said()
             self.delivered_version = version if listed else self.delivered_version
             return listed
         self.require_lease()
@@ -267,9 +269,14 @@ class FanOut:
         self._share = min(self._share * 2, 1.0)
         self.bronze.forget({source: position.next_offset for source, position in self.book.positions.items()})
         self.progress.rounds += 1
-        self.progress.waiting = self.missing.said()
+        self.progress.waiting = self._said()
         self._keep_rate(sent, time.monotonic() - begun)
         return False
+
+    def _said(self) -> str:
+        """What people should know of a target that gets the rest."""
+        stopped = [f"stopped: {fault.what}" for fault in self.halted.values()]
+        return "; ".join([*stopped, *filter(None, [self.missing.said()])])
 
     def _learn_limits(self) -> None:
         """Each target topic has its own limit; no batch may exceed the smallest, since librdkafka never splits one."""
@@ -327,8 +334,9 @@ class FanOut:
     def _due(self) -> list[Due]:
         """What may go out now, one writer for each target partition."""
         held, ends = due_segments(self.bronze.segments(), self.book.positions), self._known_ends()
-        waiting = [(source, self.book.positions[source].target_partition) for source in self._elders_first(held)]
-        chosen = one_for_each_target(waiting, self.paused, self._served)
+        waiting = ((source, self.book.positions[source].target_partition) for source in self._elders_first(held))
+        going = ((source, target) for source, target in waiting if target not in self.halted)
+        chosen = one_for_each_target(going, self.paused, self._served)
         self._served.update(dict.fromkeys(chosen.values(), self.progress.rounds + 1))
         return [
             Due(
@@ -492,7 +500,9 @@ class FanOut:
         self.missing.note({topic: need for topic, need in found.needed.items() if topic in asked})
         self._unbegun = {source: first for source, first in firsts.items() if source.topic in found.needed}
         places = {
-            source: self._place(source, topics[source.topic]) for source in sorted(firsts) if source.topic in topics
+            source: place
+            for source in sorted(firsts)
+            if source.topic in topics and (place := self._place(source, topics[source.topic])) not in self.halted
         }
         ends = self.cluster.log_ends(places.values())
         return [
@@ -562,21 +572,30 @@ class FanOut:
                 self._take(found)
             hit("tail-noted")
             self.ledger.flush()
+            self._require_some()
         self._recovered = True
 
+    def _require_some(self) -> None:
+        """Where nothing is left that could go on, the target stops; and whoever mends is told at once."""
+        places = {position.target_partition for position in self.book.positions.values()}
+        if self.halted and (self.mends or places <= self.halted.keys()):
+            raise next(iter(self.halted.values()))
+
     def _check_topic_ids(self) -> None:
-        asked = {p.target_partition.topic for p in self.book.positions.values()}
+        asked = {position.target_partition.topic for position in self._going().values()}
         seen = self.cluster.describe_patiently(asked, ABSENT_SECONDS)
-        remade = {
-            source: position for source, position in self.book.positions.items() if is_another_topic(position, seen)
-        }
-        if remade and self.recreate and not remade.keys() & self._touched:
-            self._begin_anew(remade)
-        elif remade:
-            source, position = next(iter(remade.items()))
+        remade = {source: position for source, position in self._going().items() if is_another_topic(position, seen)}
+        if self.recreate and not remade.keys() & self._touched:
+            return self._begin_anew(remade)
+        for source, position in remade.items():
             fault = self._remade(position, seen)
-            self._tell_divergence(source, position.next_offset, position.next_offset, fault)
-            raise fault
+            self._halt({source: position}, position.target_partition, fault)
+            if isinstance(fault, TopicRemade):
+                raise fault  # the next epoch fills it
+
+    def _going(self) -> dict[SourcePartition, Position]:
+        """Those that are not halted."""
+        return {source: at for source, at in self.book.positions.items() if at.target_partition not in self.halted}
 
     def _remade(self, position: Position, seen: Mapping[str, TopicInfo]) -> TargetDiverged:
         name, target = position.target_partition.topic, self.errand.target
@@ -591,6 +610,8 @@ class FanOut:
 
     def _begin_anew(self, remade: Mapping[SourcePartition, Position]) -> None:
         """Everything that bronze has goes to the new topic; what the old one held is an incident."""
+        if not remade:
+            return
         for source, position in remade.items():
             del self.book.positions[source]
             self.outbox.incident(
@@ -602,36 +623,44 @@ class FanOut:
 
     def doubt(self, seen: Mapping[str, TopicInfo]) -> bool:
         """Look at the target before the next round, if its topics are not those that we fill."""
-        known = [p for p in list(self.book.positions.values()) if p.target_partition.topic in seen]
+        known = [position for position in self._going().values() if position.target_partition.topic in seen]
         doubtful = any(is_another_topic(position, seen) for position in known)
         if doubtful:  # and nothing else: a round may be finding doubts of its own meanwhile
             self._recovered = False
         return doubtful
 
     def _recover_all(self) -> Iterator[Recovered]:
+        """Of each target partition that does not end where the ledger says; one that diverged is halted instead."""
         by_target: dict[TopicPartition, dict[SourcePartition, Position]] = defaultdict(dict)
-        for source, position in self.book.positions.items():
+        for source, position in self._going().items():
             by_target[position.target_partition][source] = position
-        ends = self._stable_ends(by_target)
-        doubtful = [target for target, end in self._known_ends().items() if ends[target] != end]
+        known, ends = self._known_ends(), self._stable_ends(by_target)
+        doubtful = [target for target in by_target if ends[target] != known[target]]
         starts = self.cluster.log_starts(doubtful)
         for target in doubtful:
             log = Log(starts[target], ends[target])
-            yield self._recover_one(target, by_target[target], log)
+            if found := self._recover_one(target, by_target[target], log):
+                yield found
 
-    def _recover_one(self, target: TopicPartition, held: Mapping[SourcePartition, Position], log: Log) -> Recovered:
+    def _recover_one(
+        self, target: TopicPartition, held: Mapping[SourcePartition, Position], log: Log
+    ) -> Recovered | None:
         compacted = partial(is_compacted, self.cluster, target.topic)
         known = Circumstances(self._may_be_shared(target), compacted, self._waiting, self.mends)
         try:
             return recover(self.errand, self.cluster, target, self._in_turn(held), log, self._read_bronze, known)
-        except MissingRecords as fault:
-            for first, count in spans(fault.offsets):
-                self._tell_divergence(fault.source, first, first + count - 1, fault)
-            raise
         except TargetDiverged as fault:
-            for source, position in held.items():
-                self._tell_divergence(source, position.next_offset, position.next_offset, fault)
-            raise
+            self._halt(held, target, fault)
+            return None
+
+    def _halt(self, held: Mapping[SourcePartition, Position], target: TopicPartition, fault: TargetDiverged) -> None:
+        """With an incident: of records that are missing their ranges, otherwise from where on nothing goes out."""
+        ranges = [(source, position.next_offset, 1) for source, position in held.items()]
+        if isinstance(fault, MissingRecords):
+            ranges = [(fault.source, first, count) for first, count in spans(fault.offsets)]
+        for source, first, count in ranges:
+            self.outbox.incident("target_diverged", self.errand.target, source, first, first + count - 1, fault.what)
+        self.halted[target] = fault
 
     def _in_turn(self, held: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
         """Those that have something to send, in the order in which they do; the others are at their end."""
@@ -641,9 +670,6 @@ class FanOut:
     def _waiting(self, source: SourcePartition) -> dict[int, str]:
         return set_aside(entry for entry in self.history() if entry.source == source)
 
-    def _tell_divergence(self, source: SourcePartition, first: int, last: int, fault: TargetDiverged) -> None:
-        self.outbox.incident("target_diverged", self.errand.target, source, first, last, fault.what)
-
     def _may_be_shared(self, target: TopicPartition) -> bool:
         return target in self._shared or self.existing_records != "stop"
 
@@ -651,7 +677,7 @@ class FanOut:
         self, held: Mapping[TopicPartition, Mapping[SourcePartition, Position]]
     ) -> dict[TopicPartition, int]:
         """After a clean stop the ends are where the ledger says; otherwise bytes of a dead process may still land."""
-        known = self._known_ends()
+        known = {target: end for target, end in self._known_ends().items() if target in held}
         clean, self.stopped_cleanly = self.stopped_cleanly, False
         if clean and self.cluster.log_ends(held) == known:
             return known

@@ -176,7 +176,7 @@ class Inlet:
         flow = self.strand.flow
         for loss in losses:
             detail = f"policy {flow.on_source_loss}" + (f"; {loss.known}" if loss.known else "")
-            self.strand.writings.incident(loss.kind, "", loss.source, loss.first, loss.last, detail)
+            self.strand.writings.finding(loss.kind, "", loss.source, loss.first, loss.last, detail)
         if flow.on_source_loss == "stop":
             said = "; ".join(str(loss) for loss in losses[:5])
             raise SourceLoss(

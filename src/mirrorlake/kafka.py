@@ -67,13 +67,15 @@ _RECORD_FAULTS = [
 ]
 _OLD_FORMAT = KafkaError(KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT).str()
 _UNKNOWN_SETTING = re.compile(r"Unknown topic config name: ([\w.-]+)")
+_NO_CONTROLLER = "Timed out waiting for controller"  # librdkafka's words
 _T = TypeVar("_T")
 
 ABSENT_SECONDS = 5.0
 """A topic that nobody knows for so long is gone; a broker that has just started may not know it for a moment."""
 READER_GROUP = "mirrorlake-reader"
-SILENT_SECONDS = 30.0
 """Of consumers that read ranges; it commits nothing."""
+SILENT_SECONDS = 30.0
+"""After so long without an answer a client is replaced."""
 QUIET = {"log_level": "0"}
 """What librdkafka would print to stderr reaches us through callbacks and errors."""
 
@@ -321,9 +323,14 @@ class Cluster:
             raise fault from raised
 
     def _note_silence(self, fault: MirrorlakeError) -> None:
-        """A client that gets no answer for long is replaced: some were seen not to find a restarted broker again."""
+        """A client that gets no answer for long is replaced: some were seen not to find a restarted broker again.
+
+        One that waits for a controller, which may be a broker that died, would go on waiting for that one.
+        """
         if not isinstance(fault, ClusterUnreachable):
             self._silent_since = None
+        elif _NO_CONTROLLER in fault.what:
+            self._admin, self._silent_since = None, None
         elif self._silent_since is None:
             self._silent_since = time.monotonic()
         elif time.monotonic() - self._silent_since > SILENT_SECONDS:

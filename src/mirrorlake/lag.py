@@ -177,8 +177,7 @@ SELECT flow, target, kind, source_topic, source_topic_id, source_partition,
        sum(count) AS count, max(at) AS at
 FROM numbered GROUP BY {_RUN}, run""",
         "throughput": f"""
-SELECT flow, target, date_trunc('MINUTE', at) AS minute, sum(count) AS records
-FROM {ops}.ledger WHERE kind = 'relay' GROUP BY flow, target, date_trunc('MINUTE', at)""",
+SELECT flow, target, at AS minute, sum(records) AS records FROM {ops}.deliveries GROUP BY flow, target, at""",
         "flow_health": f"""
 WITH lag AS (
   SELECT flow, target, sum(lag_records) AS lag_records, max(lag_seconds) AS lag_seconds, max(sampled_at) AS sampled_at

@@ -8,10 +8,10 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
-from functools import partial, reduce
+from datetime import datetime, timezone
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -40,10 +40,8 @@ _JOINABLE = (RELAY, REPAIR, SKIP)
 # Every commit leaves a small file, and an append costs more the more there are. The first time comes early, for
 # processes that do not live long, and so does the next one where it failed.
 COMPACT_EVERY, COMPACT_SOON = 500, 50
-# Larger files are read once more at most, so that compaction does not write the whole ledger again: some 250,000 rows.
+# Larger files stay as they are, so that compaction does not write the whole ledger again: some 250,000 rows.
 _FULL_BYTES = 4 << 20
-# `ops.throughput` counts by the minute, and so do the rows of today and yesterday; older ones count by the day.
-MINUTES_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -204,11 +202,9 @@ def read(tables: Tables, name: str, flow: str, target: str) -> list[Entry]:
 _PARTITION = ("flow", "target", "source_topic", "source_topic_id", "source_partition")
 _SAME = (*_PARTITION, "epoch", "kind", "target_topic", "target_topic_id", "target_partition", "reason")
 _JOINED_BY = {"source_last": "max", "count": "sum", "target_end": "max", "at": "max"}
-_SETTLED = "settled-"
-"""So begin the names of files whose rows are all joined by the day: time will not make them fewer."""
 
 
-def joined(rows: pa.Table, before: datetime) -> pa.Table:
+def joined(rows: pa.Table) -> pa.Table:
     """Rows that go on where the one before them ended, as one, whichever commits they came with.
 
     Arrow does it, since there may be very many. No other row may lie between in the order in which they are folded, so
@@ -217,7 +213,7 @@ def joined(rows: pa.Table, before: datetime) -> pa.Table:
     if not rows.num_rows:
         return rows
     ordered = _as_folded(rows.append_column("place", pa.array(range(rows.num_rows))))
-    begin = _begin(ordered, before)
+    begin = _begin(ordered)
     numbered = ordered.select(list(_JOINED_BY)).append_column("run", pc.cumulative_sum(pc.cast(begin, pa.int64())))
     runs, found = numbered.group_by("run", use_threads=False).aggregate(list(_JOINED_BY.items())), ordered.filter(begin)
     for name, way in _JOINED_BY.items():
@@ -232,7 +228,7 @@ def _as_folded(rows: pa.Table) -> pa.Table:
     return keyed.sort_by([(name, "ascending") for name in order])
 
 
-def _begin(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
+def _begin(rows: pa.Table) -> pa.ChunkedArray:
     """Of each row, whether it does not go on with the one before it."""
     one, two = rows.slice(0, rows.num_rows - 1), rows.slice(1)
     alike = [pc.equal(one[name], two[name]) for name in _SAME]
@@ -241,60 +237,35 @@ def _begin(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
         pc.is_in(two["kind"], pa.array(_JOINABLE)),
         pc.equal(pc.add(one["source_last"], 1), two["source_first"]),
         pc.or_(follows, pc.equal(two["kind"], SKIP)),
-        pc.equal(_period(one["at"], before), _period(two["at"], before)),
     ]
     begins = pc.invert(pc.fill_null(reduce(pc.and_, alike + goes_on), False))
     return pa.chunked_array([pa.array([True]), *begins.chunks])
 
 
-def _period(at: pa.ChunkedArray, before: datetime) -> pa.ChunkedArray:
-    utc = pc.cast(at, pa.timestamp("us"))  # without a zone, which Arrow would look up
-    return pc.if_else(pc.less(at, before), pc.floor_temporal(utc, unit="day"), pc.floor_temporal(utc, unit="minute"))
-
-
-def _by_minute_since(now: datetime) -> datetime:
-    """Midnight, so that a day is joined as a whole."""
-    return now.astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - MINUTES_KEPT
-
-
-def compact(folder: Path, now: datetime) -> bool:
+def compact(folder: Path) -> bool:
     """Join small files and what goes on in their rows. False where another writer was in the way: nothing is done then.
 
     The caller holds the lock.
     """
-    table, before = DeltaTable(folder), _by_minute_since(now)
+    table = DeltaTable(folder)
     check_format(folder.name, table.metadata().configuration)
-    return all(_rewrite(table, folder, files, before) for files in _due(_files(table), before))
+    small = _small(_files(table))
+    return len(small) < 2 or _rewrite(table, folder, small)
 
 
 def _files(table: DeltaTable) -> list[dict[str, Any]]:
     found = pa.table(table.get_add_actions(flatten=True))
-    known = [name for name in ("path", "size_bytes", "max.at") if name in found.column_names]
-    return list(found.select(known).to_pylist())
+    return list(found.select(["path", "size_bytes"]).to_pylist())
 
 
 def _small(files: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [file for file in files if file["size_bytes"] < _FULL_BYTES]
 
 
-def _due(files: Sequence[dict[str, Any]], before: datetime) -> Iterator[list[dict[str, Any]]]:
-    """Which files become one: the small ones, and each full one by itself once all of its rows are old."""
-    if len(small := _small(files)) > 1:
-        yield small
-    yield from ([file] for file in files if file["size_bytes"] >= _FULL_BYTES and _is_old(file, before))
-
-
-def _is_old(file: dict[str, Any], before: datetime) -> bool:
-    newest = file.get("max.at")
-    return newest is not None and newest < before and not file["path"].startswith(_SETTLED)
-
-
-def _rewrite(table: DeltaTable, folder: Path, files: Sequence[dict[str, Any]], before: datetime) -> bool:
+def _rewrite(table: DeltaTable, folder: Path, files: Sequence[dict[str, Any]]) -> bool:
     paths = [str(folder / unquote(file["path"])) for file in files]
-    found = pq.read_table(paths, schema=pa.schema(table.schema().to_arrow()), partitioning=None)
-    rows = joined(found, before)
-    newest = pc.max(rows["at"]).as_py()
-    path = folder / f"{_SETTLED if newest and newest < before else 'part-'}{uuid.uuid4().hex}.parquet"
+    rows = joined(pq.read_table(paths, schema=pa.schema(table.schema().to_arrow()), partitioning=None))
+    path = folder / f"part-{uuid.uuid4().hex}.parquet"
     # What a killed process leaves belongs to no version: VACUUM removes it.
     pq.write_table(rows, path, compression="zstd")
     add = replace(add_action(folder, path, pq.read_metadata(path), rows.column_names), data_change=False)
@@ -318,29 +289,6 @@ def _replace_files(table: DeltaTable, files: Sequence[dict[str, Any]], add: AddA
     return False
 
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
-
-@dataclass
-class _Joining:
-    """Joins the rows of one flow in a catalog, where only Spark may write: those that came since it last did."""
-
-    tables: CatalogTables
-    name: str
-    flow: str
-    _since: datetime = _LONG_AGO
-    _before: datetime = _LONG_AGO
-
-    def __call__(self, now: datetime) -> bool:
-        """False where another writer was in the way. Nobody else writes rows of a flow that we hold."""
-        before = _by_minute_since(now)
-        since = self._since if before == self._before else self._before  # a day of minutes has become old
-        done = self.tables.rewrite(self.name, self.flow, since, now, partial(joined, before=before))
-        if done:
-            self._since, self._before = now.replace(second=0, microsecond=0), before
-        return done
-
-
 class LedgerWriter:
     """Commits entries off the hot path: several batches share a commit; `flush` waits for what was given."""
 
@@ -356,7 +304,7 @@ class LedgerWriter:
         self.listeners: list[Callable[[Sequence[Entry]], None]] = []
         """Told what was committed."""
         self._id, self._commits = f"mirrorlake:ledger:{uuid.uuid4().hex}", 0
-        self._joining: dict[str, _Joining] = {}
+        self._flows: set[str] = set()
         self._closed = False
         self._giving = threading.Lock()
         self._commits_until_compaction = COMPACT_SOON - self._small_files()
@@ -433,7 +381,7 @@ class LedgerWriter:
             self._tables.append(self._name, pa.Table.from_pylist(rows, schema=LEDGER), (self._id, self._commits))
             self._commits += 1
             hit("ledger-after-commit")
-            self._note_flows({entry.flow for entry in entries})
+            self._flows |= {entry.flow for entry in entries}
             for listener in self.listeners:
                 listener(entries)
         except Exception as error:
@@ -441,11 +389,6 @@ class LedgerWriter:
             self._failure = self._unwritten(error)
             self._failure.__cause__ = error
         return self._failure is None
-
-    def _note_flows(self, flows: Iterable[str]) -> None:
-        if isinstance(self._tables, CatalogTables):
-            for flow in flows:
-                self._joining.setdefault(flow, _Joining(self._tables, self._name, flow))
 
     def _small_files(self) -> int:
         """Those that are there count too: nobody may live long enough for so many commits of his own."""
@@ -464,13 +407,20 @@ class LedgerWriter:
         folder = self._tables.folder(self._name)
         try:
             if folder is None:
-                return all(join(self._clock()) for join in self._joining.values())
+                return self._join_in_catalog()
             with (folder / "_compacting").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return compact(folder, self._clock())
+                return compact(folder)
         except Exception:
             # Whatever it was, all rows are as they were: nothing to stop a flow for.
             return False
+
+    def _join_in_catalog(self) -> bool:
+        """Only Spark may write there. Of the flows that we hold: nobody else writes rows of those."""
+        tables = self._tables
+        return isinstance(tables, CatalogTables) and all(
+            tables.rewrite(self._name, flow, self._clock(), joined) for flow in self._flows
+        )
 
     def _unwritten(self, error: Exception) -> MirrorlakeError:
         if isinstance(error, MirrorlakeError):

@@ -227,6 +227,15 @@ LAG_SAMPLES = pa.schema(
     ]
 )
 
+DELIVERIES = pa.schema(
+    [
+        ("flow", pa.string()),
+        ("target", pa.string()),
+        ("records", pa.int64()),
+        ("at", _TIME),  # the minute
+    ]
+)
+
 AUDITS = pa.schema(
     [
         ("flow", pa.string()),
@@ -258,6 +267,7 @@ OPS_TABLES = {
     "incidents": INCIDENTS,
     "group_checkpoints": GROUP_CHECKPOINTS,
     "lag_samples": LAG_SAMPLES,
+    "deliveries": DELIVERIES,
     "audits": AUDITS,
     "leases": LEASES,
 }

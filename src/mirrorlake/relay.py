@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,7 @@ from mirrorlake import deletion
 from mirrorlake.admission import note_begun, refuse_lost_ledger, refuse_move, refuse_renaming
 from mirrorlake.config import Flow, Target
 from mirrorlake.control import Pauses
-from mirrorlake.errors import StateMismatch, UsageFault
+from mirrorlake.errors import StateMismatch, Transient, UsageFault
 from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
 from mirrorlake.inlet import Inlet
 from mirrorlake.kafka import Cluster, TopicInfo
@@ -58,7 +58,7 @@ class Relay:
     fan_outs: dict[str, FanOut] = field(default_factory=dict)
     fan_out_queries: dict[str, Any] = field(default_factory=dict)
     dead: dict[str, Exception] = field(default_factory=dict)
-    """Target -> what stopped it; the others go on."""
+    """Target -> what stopped all of it; the others go on."""
     _books: dict[str, Book] = field(default_factory=dict)
     """Target -> what the ledger said of it when we looked: nobody else writes there while we hold the flow."""
     _plans: dict[str, TargetPlan] = field(default_factory=dict)
@@ -106,7 +106,20 @@ class Relay:
         refuse_foreign(stream, self.world.checkpoints, self.inlet.source_facts())
         self._books = {target.cluster: self._looked_up(target) for target in self.flow.targets}
         refuse_move(self.strand, stream, self._books, self.inlet.first_positions)
-        self._plans = {target.cluster: self._plan(target) for target in self.strand.present_targets()}
+        self._plans = {}
+        for target in self.strand.present_targets():
+            with self._unless_away(target):
+                self._plans[target.cluster] = self._plan(target)
+
+    @contextlib.contextmanager
+    def _unless_away(self, target: Target) -> Iterator[None]:
+        """A target that went away since it was reached comes later, as one does that never was there."""
+        try:
+            yield
+        except Transient:
+            if self.once:
+                raise
+            self.world.cluster_ids.pop(target.cluster, None)
 
     def _outlived(self) -> set[str]:
         """Listed topics that the source has no more and that bronze holds, where the flow goes on after a loss."""
@@ -146,7 +159,7 @@ class Relay:
         if self.spec.heartbeats:
             self.look()  # the first beat makes its topic, after all else was looked at
         for target in self.strand.present_targets():
-            if target.cluster in self._plans:
+            with self._unless_away(target):
                 make_what_can_be(self.world.clusters[target.cluster], target, self._plans[target.cluster])
         storage = self.world.config.storage
         self.world.tables.ensure(self.spec.table, BRONZE, bronze_properties(storage.deleted_file_retention_hours))
@@ -198,7 +211,7 @@ class Relay:
             cluster,
             self.ledger,
             self._books[target.cluster],
-            Outbox(writings.incident, writings.dead_letters, writings.listed),
+            Outbox(writings.finding, writings.dead_letters, writings.listed),
             target_topics=partial(self.ensure_targets, target),
             limit_of=partial(record_limit, world.config, cluster),
             paused=partial(self._paused, target.cluster),
@@ -333,6 +346,11 @@ class Relay:
             self.dead[fan_out.errand.target] = error
 
     # --- watching ---
+
+    def faults(self) -> list[tuple[str, Exception]]:
+        """(Target, what stopped it), or one of its partitions: the others go on."""
+        halted = [(target, fault) for target, each in list(self.fan_outs.items()) for fault in each.halted.values()]
+        return [*self.dead.items(), *((target, fault) for target, fault in halted if target not in self.dead)]
 
     def find_failures(self) -> None:
         """Queries that ended without telling us."""

@@ -284,7 +284,7 @@ class Mender:
             self.cluster,
             self.ledger,
             book,
-            Outbox(writings.incident, writings.dead_letters),
+            Outbox(writings.finding, writings.dead_letters),
             target_topics=lambda _asked: Places({}),
             limit_of=partial(record_limit, self.config, self.cluster),
             paused=lambda _topic: False,

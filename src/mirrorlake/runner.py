@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from mirrorlake.errors import (
     TopicRemade,
     Transient,
 )
-from mirrorlake.fanout import last_line
+from mirrorlake.fanout import Backoff, last_line
 from mirrorlake.groupkeeper import GroupKeeper
 from mirrorlake.inspection import register
 from mirrorlake.kafka import refusal_in
@@ -42,6 +42,7 @@ from mirrorlake.relay import Relay
 from mirrorlake.strand import Strand
 from mirrorlake.tables import Tables, ensure_ops
 from mirrorlake.targets import refuse_misnamed
+from mirrorlake.throughput import Meter
 from mirrorlake.topics import fit_names, flow_topics, relay_specs
 from mirrorlake.upkeep import Every, Upkeep
 from mirrorlake.world import (
@@ -68,8 +69,9 @@ if TYPE_CHECKING:
 STALL_SECONDS = 10.0
 RETRY_REFUSED_SECONDS = 5.0
 """How often a source that refuses us, after it did not, is tried again: a password may just be changed."""
-ONCE_PATIENCE_SECONDS = 60.0
-"""How long `--once` waits for what passes by itself."""
+PATIENCE_SECONDS = 60.0
+"""How long a start, and `--once`, wait for what passes by itself."""
+T = TypeVar("T")
 
 # --- run ---
 
@@ -111,8 +113,8 @@ class Run:
     _leases: list[Lease] = field(default_factory=list)
     _stalled: set[str] = field(default_factory=set)
     """Tables of which it was said that nothing comes."""
-    _mourned: set[tuple[str, str]] = field(default_factory=set)
-    """(Table, target) of which was said that it stopped."""
+    _mourned: set[tuple[str, str, str]] = field(default_factory=set)
+    """(Table, target, why) of which was said that it stopped."""
     _secrets: Path | None = None
     _refused: dict[str, Every] = field(default_factory=dict)
     """Table -> when to try again after the source refused us."""
@@ -120,6 +122,7 @@ class Run:
     _restarts: Restarts = field(default_factory=lambda: Restarts(10, 600))
     _waits: Restarts = field(default_factory=lambda: Restarts(100, 600))
     """After what passes by itself: a source may be away for hours, but not come and go twice a second."""
+    _meter: Meter = field(default_factory=Meter)
     _begun: float | None = None
     _asked_to_stop: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
@@ -139,6 +142,10 @@ class Run:
                 self.say(f"starting again: {fault.what}")
                 self.stopping.clear()
                 self._mourned.clear()
+            except Transient:
+                if not self._asked_to_stop:
+                    raise
+                return None  # what we waited for concerns nobody any more
 
     def _run(self) -> None:
         """1. storage, clusters and leases; 2. Spark; 3. relays; 4. the control loop; 5. a clean stop."""
@@ -204,6 +211,7 @@ class Run:
 
     def _run_relays(self, world: World, flows: Sequence[Flow], leases: Mapping[str, Lease]) -> None:
         ledger = LedgerWriter(world.tables, world.ops("ledger"), self.config.runner.ledger_commit_seconds)
+        ledger.listeners.append(self._meter.count)
         relays: list[Relay] = []
         reason = ""
         keepers = [Upkeep(world, flow, target, self.say) for flow in flows for target in flow.targets]
@@ -212,7 +220,7 @@ class Run:
             for flow in flows:
                 relays += self._make_relays(world, flow, leases[flow.name], ledger)
             for relay in relays:
-                relay.look()
+                self._patiently(relay.look)
             for keeper in keepers:
                 self._tolerantly(keeper.beat)
             for relay in relays:
@@ -241,11 +249,13 @@ class Run:
         self._sample(world, relays, quietly=True)
         self._write_status(world, relays, "failed", reason)
         ledger.close()
+        with contextlib.suppress(Exception):  # counts for people: nothing to fail for
+            self._write_deliveries(world)
         if not reason:
             self._write_status(world, relays, "stopped" if all(ended) else "failed", clean=clean)
 
     def _make_relays(self, world: World, flow: Flow, lease: Lease, ledger: LedgerWriter) -> list[Relay]:
-        known = world.clusters[flow.source].topic_names() if flow.patterns else flow.topics
+        known = self._patiently(world.clusters[flow.source].topic_names) if flow.patterns else flow.topics
         self._refuse_names(flow, known)
         clean = self._outlive_the_last_runner(world, flow)
         pauses = control.Pauses(world.root, flow.name)
@@ -274,10 +284,21 @@ class Run:
     def _start(self, relay: Relay) -> None:
         targets = ", ".join(target.cluster for target in relay.flow.targets)
         self.say(f"flow {relay.flow.name}: {relay.spec.describe()} -> {relay.spec.table} -> {targets}")
-        relay.prepare()
+        self._patiently(relay.prepare)
         if not self.once:
             relay.start_fan_outs()  # what bronze holds can go while Spark's source is made
-        relay.inlet.start()
+        self._patiently(relay.inlet.start)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """A source that was reached may elect leaders now, or start again: it is waited for, and that is said."""
+        backoff = Backoff(PATIENCE_SECONDS, PATIENCE_SECONDS)
+        while True:
+            try:
+                return act()
+            except Transient as fault:
+                self.say(f"waiting: {fault.what}")
+                if self.stopping.wait(backoff.next_wait(fault)):
+                    raise
 
     def _make_views(self, world: World, relays: Sequence[Relay]) -> None:
         """Where Spark's catalog outlives us its views are kept up; a folder's are made by whoever queries it."""
@@ -336,7 +357,7 @@ class Run:
 
     def _drain(self, relays: Sequence[Relay]) -> None:
         """Ingest what is there, then send all of it, and end."""
-        patience = time.monotonic() + ONCE_PATIENCE_SECONDS
+        patience = time.monotonic() + PATIENCE_SECONDS
         while any(relay.inlet.is_running() for relay in relays):
             if self.stopping.wait(0.1):
                 return
@@ -352,7 +373,7 @@ class Run:
         """All targets side by side; what does not pass within a minute ends the run."""
         relay.make_fan_outs()
         for fan_out in relay.fan_outs.values():
-            fan_out.patience_seconds = ONCE_PATIENCE_SECONDS
+            fan_out.patience_seconds = PATIENCE_SECONDS
         return relay.kick()
 
     # --- the control loop ---
@@ -375,6 +396,7 @@ class Run:
                 self._tolerantly(lambda: self._refresh(world, relays))
             if sample.due():
                 self._sample(world, relays)
+                self._write_deliveries(world)
             self._write_status(world, relays, "running")
             self._go_on_after_pauses(relays)
 
@@ -440,14 +462,18 @@ class Run:
             else:
                 self._tolerantly(partial(self._rebound, relay))
                 self._say_stall(relay)
-            for fault in relay.dead.values():
+            for target, fault in relay.faults():
                 if isinstance(fault, TopicRemade):
                     raise fault
-            for target in [dead for dead in relay.dead if (relay.spec.table, dead) not in self._mourned]:
-                self._mourned.add((relay.spec.table, target))
-                self.say(f"target {target} of flow {relay.flow.name} stopped: {_explained(relay, target).what}")
+                self._mourn(relay, target, _explained(relay, fault).what)
         if relays and all(len(relay.dead) == len(relay.flow.targets) for relay in relays):
             self._raise_dead(relays)
+
+    def _mourn(self, relay: Relay, target: str, why: str) -> None:
+        """Once for each: the whole target may follow one of its partitions."""
+        if (relay.spec.table, target, why) not in self._mourned:
+            self._mourned.add((relay.spec.table, target, why))
+            self.say(f"target {target} of flow {relay.flow.name} stopped: {why}")
 
     def _say_stall(self, relay: Relay) -> None:
         """A source that does not answer for a while is waited for by the workers themselves, and nobody else knows."""
@@ -490,8 +516,8 @@ class Run:
 
     def _raise_dead(self, relays: Sequence[Relay]) -> None:
         for relay in relays:
-            for target in relay.dead:
-                raise _explained(relay, target)
+            for _, fault in relay.faults():
+                raise _explained(relay, fault)
 
     def _show(self, relays: Sequence[Relay]) -> None:
         self.watch([line for relay in relays for line in snapshots(relay)])
@@ -509,6 +535,11 @@ class Run:
                 write()
         else:
             self._tolerantly(write)
+
+    def _write_deliveries(self, world: World) -> None:
+        counted = self._meter.take()
+        if counted.num_rows:
+            world.tables.append(world.ops("deliveries"), counted)
 
     def _write_status(
         self, world: World, relays: Sequence[Relay], state: str, reason: str = "", clean: bool = False
@@ -556,8 +587,7 @@ def _not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
-def _explained(relay: Relay, target: str) -> MirrorlakeError:
-    failure = relay.dead[target]
+def _explained(relay: Relay, failure: Exception) -> MirrorlakeError:
     return failure if isinstance(failure, MirrorlakeError) else _unknown(relay, failure)
 
 
@@ -614,5 +644,5 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
     if relay.inlet.failure is not None:
         waiting = f"ingest: {last_line(relay.inlet.failure)}"
     if target in relay.dead:
-        waiting = f"stopped: {_explained(relay, target).what}"
+        waiting = f"stopped: {_explained(relay, relay.dead[target]).what}"
     return Snapshot(flow, table, target, fan_out.progress.records, relay.behind(target), waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -43,7 +44,7 @@ class Strand:
     def source(self) -> Cluster:
         return self.world.clusters[self.flow.source]
 
-    @property
+    @cached_property
     def writings(self) -> Writings:
         return Writings(self.world, self.flow.name)
 

@@ -285,14 +285,15 @@ class CatalogTables:
         self._check_format(name)
         frame.write.format("delta").mode("append").saveAsTable(self.identifier(name))
 
-    def rewrite(
-        self, name: str, flow: str, since: datetime, until: datetime, change: Callable[[pa.Table], pa.Table]
-    ) -> bool:
-        """Replace a flow's rows of a time by what becomes of them, in one commit; false where others are in the way."""
+    def rewrite(self, name: str, flow: str, until: datetime, change: Callable[[pa.Table], pa.Table]) -> bool:
+        """Replace a flow's rows up to a time by what becomes of them, in one commit; false where others are in the way.
+
+        Who has lost the flow and does not know it yet may append a row meanwhile, which is younger.
+        """
         from delta.exceptions import DeltaConcurrentModificationException
 
         self._check_format(name)
-        chosen = f"flow = '{flow}' AND at >= {_sql_time(since)} AND at < {_sql_time(until)}"
+        chosen = f"flow = '{flow}' AND at < {_sql_time(until)}"
         rows = self.spark.read.table(self.identifier(name)).where(chosen).toArrow()
         fewer = change(rows)
         if fewer.num_rows == rows.num_rows:

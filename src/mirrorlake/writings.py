@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -10,6 +11,8 @@ from mirrorlake.failpoints import hit
 from mirrorlake.produce import Errand
 from mirrorlake.records import DEAD_LETTERS, INCIDENTS, SourcePartition
 from mirrorlake.world import World, now
+
+_FINDING = [name for name in INCIDENTS.names if name != "at"]
 
 
 class Writings:
@@ -20,11 +23,29 @@ class Writings:
         self._flow = flow
 
     def incident(self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str) -> None:
-        row = {
-            "flow": self._flow, "target": target, "kind": kind, "topic": source.topic, "topic_id": source.topic_id,
-            "partition": source.partition, "first_offset": first, "last_offset": last, "detail": detail, "at": now(),
-        }  # fmt: skip
-        self._world.tables.append(self._world.ops("incidents"), pa.Table.from_pylist([row], schema=INCIDENTS))
+        self._write(self._row(kind, target, source, first, last, detail))
+
+    def finding(self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str) -> None:
+        """An incident of certain records, which every start would find again: it is written down once."""
+        row = self._row(kind, target, source, first, last, detail)
+        known = tuple(row.values())
+        if known not in self._found:
+            self._write(row)
+            self._found.add(known)
+
+    @cached_property
+    def _found(self) -> set[tuple[object, ...]]:
+        rows = self._world.tables.read(self._world.ops("incidents"), _FINDING, flow=self._flow).to_pylist()
+        return {tuple(row[name] for name in _FINDING) for row in rows}
+
+    def _row(
+        self, kind: str, target: str, source: SourcePartition, first: int, last: int, detail: str
+    ) -> dict[str, object]:
+        return dict(zip(_FINDING, (self._flow, target, kind, *source, first, last, detail), strict=True))
+
+    def _write(self, row: Mapping[str, object]) -> None:
+        rows = pa.Table.from_pylist([{**row, "at": now()}], schema=INCIDENTS)
+        self._world.tables.append(self._world.ops("incidents"), rows)
         hit("incident-written")
 
     def dead_letters(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 from harness import Flow, Record, Records, finish, wait_until
 from test_groups import commit, look
 
+from mirrorlake.control import read_status
 from mirrorlake.errors import ExistingRecords, TargetDiverged, Undeliverable
 from mirrorlake.provenance import HEADER, Provenance, digest, topic_id_bytes
 from mirrorlake.repair import apply_repairs, make_repairs
@@ -199,6 +201,38 @@ def test_a_hole_stops_the_target_and_repair_fills_it(
     assert flow.audit().ok
     assert duplicates(flow) == []
     assert plans(flow) == []
+
+
+def test_a_hole_stops_its_partition_while_the_others_go_on(
+    make_flow: Callable[..., Flow], records: Records, topic: str
+) -> None:
+    """Record 4 of partition 0 landed and 3 did not; partition 1 is well."""
+    sent, name = records.numbered(20, 2), f"source.{topic}"
+    records.create("source", topic, 2)
+    records.send("source", topic, sent[:6])
+    flow = make_flow([topic])
+    flow.run_once()
+    records.send("source", topic, sent[6:])
+    records.send("target", name, [stamped(flow, records, topic, sent[::2], 4)])
+    runner = flow.start()
+    wait_until(lambda: len(records.read("target", name)[1]) == 10, "what partition 1 has to get")
+    more = records.numbered(10, 2, first=20)
+    records.send("source", topic, more)
+    wait_until(lambda: len(records.read("target", name)[1]) == 15, "what came to partition 1 later")
+    (shown,) = read_status(flow.root, flow.name)["targets"]
+    assert "offsets 3-3 are missing before later ones" in shown["waiting"]
+    runner.send_signal(signal.SIGTERM)
+    code, said = finish(runner)
+    assert code == 4, said
+    assert "offsets 3-3 are missing before later ones" in " ".join(said.split())
+    assert records.read("target", name)[0] == [sent[n] for n in (0, 2, 4, 8)]
+    assert apply(flow)[0] == 0
+    flow.run_once()
+    there = records.read("target", name)
+    assert there[0] == [sent[n] for n in (0, 2, 4, 8, 6, 10, 12, 14, 16, 18)] + more[::2]
+    assert there[1] == sent[1::2] + more[1::2]
+    assert flow.audit().ok
+    assert len(flow.rows("ops.incidents")) == 1
 
 
 def stamped(flow: Flow, records: Records, topic: str, sent: list[Record], offset: int) -> Record:

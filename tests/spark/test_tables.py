@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from mirrorlake import tables as tables_module
 from mirrorlake.bronze import shape_bronze
 from mirrorlake.errors import StateMismatch
-from mirrorlake.ledger import RELAY, Entry, _Joining, compact
+from mirrorlake.ledger import RELAY, Entry, compact, joined
 from mirrorlake.records import BRONZE, INCIDENTS, LEDGER, OPS_TABLES, SourcePartition, TopicPartition
 from mirrorlake.tables import (
     FORMAT_PROPERTY,
@@ -70,7 +70,7 @@ def test_spark_reads_a_ledger_that_was_compacted(spark: SparkSession, tables: Fo
         tables.append("ops.ledger", pa.Table.from_pylist([{**run, **offsets, "at": NOON}], schema=LEDGER))
     folder = tables.folder("ops.ledger")
     assert folder
-    assert compact(folder, NOON)
+    assert compact(folder)
     whole = {**run, "source_first": 0, "source_last": 119, "target_first": 0, "target_end": 120, "count": 120}
     found = spark.table(tables.identifier("ops.ledger"))
     assert found.toArrow().to_pylist() == [{**whole, "at": NOON}]
@@ -163,25 +163,14 @@ def test_a_catalog_appends_rows_once_for_an_id_and_version(catalog: CatalogTable
 
 
 def test_the_ledger_of_a_catalog_joins_the_rows_of_its_flow(catalog: CatalogTables, schema: str) -> None:
-    """By the minute while they are young, by the day when a day is over; what others wrote stays."""
-    name, midnight = f"{schema}.ledger", NOON.replace(hour=0, minute=0, second=0)
+    """What other flows wrote stays, and what is younger than the one who joins."""
+    name, seconds = f"{schema}.ledger", [NOON + timedelta(seconds=20 * n) for n in range(6)]
     catalog.ensure(name, LEDGER, {})
-    writer, other = _Joining(catalog, name, "f"), entry("g")
-
-    def written(*at: datetime) -> list[int]:
-        rows = [entry("f", n).row(each) for n, each in enumerate(at)] + [other.row(each) for each in at]
-        catalog.append(name, pa.Table.from_pylist(rows, schema=LEDGER))
-        return counts()
-
-    def counts() -> list[int]:
-        return sorted(catalog.read(name, ["count"], flow="f")["count"].to_pylist())
-
-    seconds = [midnight + timedelta(seconds=20 * n) for n in range(6)]
-    assert written(*seconds) == [1] * 6
-    assert writer(midnight + timedelta(hours=1))
-    assert counts() == [3, 3]
-    assert writer(midnight + timedelta(days=2))
-    assert counts() == [6]
+    rows = [each.row(at) for n, at in enumerate(seconds) for each in (entry("f", n), entry("g"))]
+    catalog.append(name, pa.Table.from_pylist(rows, schema=LEDGER))
+    for until, counts in [(seconds[5], [1, 5]), (NOON + timedelta(days=1), [6]), (NOON + timedelta(days=2), [6])]:
+        assert catalog.rewrite(name, "f", until, joined)
+        assert sorted(catalog.read(name, ["count"], flow="f")["count"].to_pylist()) == counts
     assert catalog.read(name, flow="g").num_rows == 6
 
 

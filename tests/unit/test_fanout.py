@@ -613,6 +613,56 @@ def test_a_hole_is_an_incident_with_its_offsets_and_a_repair_sets_it_aside(
     assert set_aside(read(mender.tables, "ops.ledger", "f", "dr")) == dict.fromkeys((4, 5, 7), NOT_THERE)
 
 
+NEXT_DOOR, OVER_THERE = SOURCE._replace(partition=1), TARGET._replace(partition=1)
+TWO_PARTITIONS = Places({"orders": TopicInfo("src.orders", "target-id", 2, 1)})
+
+
+def two_partitions(root: Path, cluster: FakeCluster, epoch: int, *offsets: int) -> Relay:
+    """Bronze gets these offsets of two partitions."""
+    relay = Relay(root, cluster, epoch, target_topics=lambda _asked: TWO_PARTITIONS)
+    for source in (SOURCE, NEXT_DOOR):
+        relay.ingest(*offsets, source=source)
+    return relay
+
+
+def test_a_hole_halts_its_partition_and_the_other_goes_on(tmp_path: Path, cluster: FakeCluster) -> None:
+    two_partitions(tmp_path, cluster, 1, 0, 1).deliver()
+    relay = two_partitions(tmp_path, cluster, 2, 2, 3, 4)
+    relay.lands(3)
+    assert relay.deliver() == values(0, 1, 3)
+    assert [message.value() for message in cluster.logs[OVER_THERE]] == values(0, 1, 2, 3, 4)
+    (fault,) = relay.fan_out.halted.values()
+    assert "offsets 2-2 are missing before later ones" in fault.what
+    assert relay.fan_out.progress.waiting == f"stopped: {fault.what}"
+    assert relay.fan_out.behind() == 3, "what cannot go out is still due"
+    assert [incident[0] for incident in relay.incidents] == ["target_diverged"]
+
+
+def test_a_halted_partition_is_left_alone_until_the_next_run(tmp_path: Path, cluster: FakeCluster) -> None:
+    """Whatever lands there meanwhile, another doubt next door, or another incarnation that would go there."""
+    two_partitions(tmp_path, cluster, 1, 0, 1).deliver()
+    relay = two_partitions(tmp_path, cluster, 2, 2, 3)
+    relay.lands(3)
+    relay.deliver()
+    relay.lands(3)
+    relay.lands(3, source=NEXT_DOOR, target=OVER_THERE)
+    relay.ingest(4, source=NEXT_DOOR)
+    relay.ingest(0, source=ANEW)
+    assert relay.deliver() == values(0, 1, 3, 3)
+    assert [message.value() for message in cluster.logs[OVER_THERE]] == values(0, 1, 2, 3, 3, 4)
+    assert [incident[0] for incident in relay.incidents] == ["target_diverged", "duplicate"]
+
+
+def test_a_target_stops_where_all_of_its_partitions_are_halted(tmp_path: Path, cluster: FakeCluster) -> None:
+    two_partitions(tmp_path, cluster, 1, 0, 1).deliver()
+    relay = two_partitions(tmp_path, cluster, 2, 2, 3)
+    relay.lands(3)
+    relay.lands(3, source=NEXT_DOOR, target=OVER_THERE)
+    with pytest.raises(TargetDiverged, match="missing before later ones"):
+        relay.fan_out.deliver()
+    assert len(relay.incidents) == 2, "each is said"
+
+
 # --- a target topic that somebody deleted ---
 
 

@@ -37,6 +37,25 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+def test_a_client_that_waits_for_a_controller_is_replaced_at_once() -> None:
+    """Its metadata may name a broker that died, and it would wait for that one."""
+    cluster, asked = Cluster("a", {"bootstrap.servers": "127.0.0.1:1"}), list[object]()
+
+    def describe_topics(*_: object, **__: object) -> dict[str, Future[object]]:
+        asked.append(cluster._admin)
+        never: Future[object] = Future()
+        never.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "Timed out waiting for controller")))
+        return {"orders": never}
+
+    for _ in range(2):
+        admin = SimpleNamespace(describe_topics=describe_topics, poll=lambda _seconds: 0)
+        cluster._admin = cast(AdminClient, admin)
+        with pytest.raises(ClusterUnreachable, match="waiting for controller"):
+            cluster.describe(["orders"])
+        assert cluster._admin is None, "the next question makes another"
+    assert asked[0] is not asked[1]
+
+
 @pytest.mark.parametrize("wrap", [lambda error: error, KafkaException], ids=["bare", "wrapped"])
 def test_groups_that_a_broker_does_not_tell_are_an_error_of_ours(wrap: Callable[[KafkaError], object]) -> None:
     """The binding gives either kind."""

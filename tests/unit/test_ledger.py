@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -291,7 +290,7 @@ def test_a_row_ends_only_where_offsets_do(rows: list[Entry]) -> None:
 def test_skips_for_one_reason_are_one_row_however_many_there_are() -> None:
     loop = [entry(SKIP, n, n, 5, reason="loop", target_first=None) for n in range(4)]
     other = entry(SKIP, 4, 4, 5, reason="hops", target_first=None)
-    for fewer in (merged([*loop, other]), as_read(joined(as_table([(NOON, [*loop, other])]), YESTERDAY))):
+    for fewer in (merged([*loop, other]), as_read(joined(as_table([(NOON, [*loop, other])])))):
         assert [(row.source_first, row.source_last, row.count, row.reason) for row in fewer] == [
             (0, 3, 4, "loop"),
             (4, 4, 1, "hops"),
@@ -313,8 +312,6 @@ def test_what_differs_is_not_merged(other: dict[str, Any]) -> None:
 
 # --- joining what many commits wrote ---
 
-TODAY = NOON.replace(hour=0)
-YESTERDAY = TODAY - timedelta(days=1)
 Commit = tuple[datetime, list[Entry]]
 
 
@@ -335,7 +332,7 @@ def anything(draw: st.DrawFn) -> list[Entry]:
 @st.composite
 def in_commits(draw: st.DrawFn, rows: st.SearchStrategy[list[Entry]]) -> list[Commit]:
     """Some rows to each commit, seconds or days after the one before; each commit merged for itself, or not."""
-    left, found, at = draw(rows), list[Commit](), YESTERDAY - timedelta(days=3)
+    left, found, at = draw(rows), list[Commit](), NOON - timedelta(days=3)
     while left:
         count, each = draw(st.integers(1, 3)), draw(st.sampled_from([merged, list]))
         at += timedelta(seconds=draw(st.integers(1, 90)), hours=draw(st.sampled_from([0, 0, 0, 20])))
@@ -357,10 +354,10 @@ def as_read(table: pa.Table) -> list[Entry]:
 @given(in_commits(commits() | anything()))
 def test_rows_joined_across_commits_say_what_they_said(written: list[Commit]) -> None:
     table = as_table(written)
-    fewer = joined(table, YESTERDAY)
+    fewer = joined(table)
     assert fewer.schema == table.schema
     assert_same_answers(as_read(table), as_read(fewer))
-    assert joined(fewer, YESTERDAY) == fewer
+    assert joined(fewer) == fewer
 
 
 @given(in_commits(commits()), st.data())
@@ -369,29 +366,7 @@ def test_whichever_files_are_joined_the_answers_stay(written: list[Commit], data
     chosen = [data.draw(st.booleans()) for _ in written]
     small = as_table([each for each, mine in zip(written, chosen, strict=True) if mine])
     rest = as_table([each for each, mine in zip(written, chosen, strict=True) if not mine])
-    assert_same_answers(as_read(as_table(written)), as_read(pa.concat_tables([rest, joined(small, YESTERDAY)])))
-
-
-def counts(table: pa.Table, span: Callable[[datetime], Any]) -> dict[Any, int]:
-    found: dict[Any, int] = {}
-    for row in table.to_pylist():
-        key = row["kind"], span(row["at"])
-        found[key] = found.get(key, 0) + row["count"]
-    return found
-
-
-def by_minute(at: datetime) -> datetime:
-    return at.replace(second=0, microsecond=0)
-
-
-@given(in_commits(commits()))
-def test_what_was_delivered_when_stays_by_the_minute_for_a_day_and_by_the_day_for_good(written: list[Commit]) -> None:
-    table = as_table(written)
-    fewer = joined(table, YESTERDAY)
-    assert counts(table, datetime.date) == counts(fewer, datetime.date)
-    young, still_young = (each.filter(pc.greater_equal(each["at"], YESTERDAY)) for each in (table, fewer))
-    assert counts(young, by_minute) == counts(still_young, by_minute)
-    assert pc.max(table["at"]) == pc.max(fewer["at"])
+    assert_same_answers(as_read(as_table(written)), as_read(pa.concat_tables([rest, joined(small)])))
 
 
 def trickle(at: datetime, count: int, first: int = 0) -> list[Commit]:
@@ -402,12 +377,11 @@ def trickle(at: datetime, count: int, first: int = 0) -> list[Commit]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("hours", "rows"), [(-24, [7200]), (0, [60] * 120), (-1, [3600] + [60] * 60)], ids=["old", "young", "both"]
-)
-def test_a_trickle_is_a_row_for_each_minute_and_then_for_each_day(hours: int, rows: list[int]) -> None:
-    table = joined(as_table(trickle(YESTERDAY + timedelta(hours=hours), 7200)), YESTERDAY)
-    assert table.sort_by("source_first")["count"].to_pylist() == rows
+def test_a_trickle_of_days_is_one_row() -> None:
+    table = joined(as_table(trickle(NOON - timedelta(days=3), 7200) + trickle(NOON, 100, 7200)))
+    (row,) = table.to_pylist()
+    assert (row["source_first"], row["source_last"], row["count"]) == (0, 7299, 7300)
+    assert row["at"] == NOON + timedelta(seconds=7299), "when its newest record was written down"
 
 
 BETWEEN = [
@@ -419,7 +393,7 @@ BETWEEN = [
 def test_nothing_is_joined_across_a_row_between(other: Entry) -> None:
     one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
     table = as_table([(NOON, [one]), (NOON + timedelta(seconds=1), [other]), (NOON + timedelta(seconds=2), [two])])
-    assert joined(table, YESTERDAY).num_rows == 3
+    assert joined(table).num_rows == 3
 
 
 @pytest.mark.parametrize(("epoch", "rows"), [(1, 2), (2, 3)])
@@ -427,8 +401,8 @@ def test_a_baseline_comes_first_in_its_epoch_whenever_it_was_written(epoch: int,
     one, two = entry(last=9, end=10), entry(first=10, last=19, end=20, epoch=epoch)
     anew = baseline(10, 10, epoch)
     table = as_table([(NOON, [one]), (NOON + timedelta(seconds=1), [anew]), (NOON + timedelta(seconds=2), [two])])
-    assert joined(table, YESTERDAY).num_rows == rows
-    assert_same_answers(as_read(table), as_read(joined(table, YESTERDAY)))
+    assert joined(table).num_rows == rows
+    assert_same_answers(as_read(table), as_read(joined(table)))
 
 
 @pytest.mark.parametrize(
@@ -440,8 +414,8 @@ def test_a_baseline_comes_first_in_its_epoch_whenever_it_was_written(epoch: int,
 )  # fmt: skip
 def test_what_differs_is_not_joined(other: dict[str, Any]) -> None:
     one, two = entry(last=9, end=10), entry(first=10, last=19, end=20)
-    assert joined(as_table([(NOON, [one, two])]), YESTERDAY).num_rows == 1
-    assert joined(as_table([(NOON, [one, replace(two, **other)])]), YESTERDAY).num_rows == 2
+    assert joined(as_table([(NOON, [one, two])])).num_rows == 1
+    assert joined(as_table([(NOON, [one, replace(two, **other)])])).num_rows == 2
 
 
 # --- writing ---
@@ -682,9 +656,9 @@ def spans_of(tables: FolderTables) -> list[tuple[int, int]]:
 
 
 def test_rows_of_many_commits_become_one_and_the_table_stays_what_it_was(tmp_path: Path) -> None:
-    tables = in_files(tmp_path, trickle(YESTERDAY - timedelta(days=1), 20))
+    tables = in_files(tmp_path, trickle(NOON - timedelta(days=1), 20))
     before = ledger_of(tables)
-    assert compact(folder_of(tmp_path), NOON)
+    assert compact(folder_of(tmp_path))
     after = ledger_of(tables)
     assert spans_of(tables) == [(0, 19)]
     assert len(after.file_uris()) == 1
@@ -696,38 +670,23 @@ def test_rows_of_many_commits_become_one_and_the_table_stays_what_it_was(tmp_pat
 def test_a_folder_may_look_like_a_column(tmp_path: Path) -> None:
     root = tmp_path / "target=elsewhere"
     tables = in_files(root, trickle(NOON, 3))
-    assert compact(folder_of(root), NOON)
+    assert compact(folder_of(root))
     assert spans_of(tables) == [(0, 2)]
 
 
 def test_where_there_is_nothing_to_join_nothing_is_written(tmp_path: Path) -> None:
     tables = in_files(tmp_path, trickle(NOON, 1))
-    assert compact(folder_of(tmp_path), NOON)
+    assert compact(folder_of(tmp_path))
     assert ledger_of(tables).version() == 1
 
 
-def full_when(bytes_: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_FULL_BYTES", bytes_)
-
-
-def test_a_full_file_is_written_once_more_when_it_is_old_and_then_never(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_of(tmp_path)
-    tables = in_files(
-        tmp_path, [(NOON, [row for _, rows in trickle(NOON, 5, first) for row in rows]) for first in (0, 5)]
-    )
-    full_when(1, monkeypatch)
-    for now, version, spans in [
-        (NOON, 2, [(n, n) for n in range(10)]),
-        (NOON + timedelta(days=2), 4, [(0, 4), (5, 9)]),
-        (NOON + timedelta(days=3), 4, [(0, 4), (5, 9)]),
-    ]:
-        assert compact(folder, now)
+def test_a_full_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = [(NOON, [row for _, rows in trickle(NOON, 5, first) for row in rows]) for first in (0, 5)]
+    tables = in_files(tmp_path, commits)
+    for full_bytes, version, spans in [(1, 2, [(n, n) for n in range(10)]), (1 << 20, 3, [(0, 9)])]:
+        monkeypatch.setattr(ledger_module, "_FULL_BYTES", full_bytes)
+        assert compact(folder_of(tmp_path))
         assert (ledger_of(tables).version(), spans_of(tables)) == (version, spans)
-    full_when(1 << 20, monkeypatch)
-    assert compact(folder, NOON + timedelta(days=3))
-    assert spans_of(tables) == [(0, 9)]
 
 
 def appends(tables: FolderTables) -> None:
@@ -749,7 +708,7 @@ def test_what_is_appended_during_a_compaction_is_kept(
         return found
 
     monkeypatch.setattr(ledger_module, "_files", meets_an_append)
-    assert compact(folder_of(tmp_path), NOON)
+    assert compact(folder_of(tmp_path))
     assert spans_of(tables) == [(0, 19), (20, 20)]
     assert len(looks) == 2 + late
 
@@ -765,7 +724,7 @@ def test_a_compaction_whose_files_are_gone_leaves_the_rows_to_who_was_first(
         return swap(*given)
 
     monkeypatch.setattr(ledger_module, "_replace_files", comes_second)
-    assert not compact(folder_of(tmp_path), NOON)
+    assert not compact(folder_of(tmp_path))
     assert spans_of(tables) == [(n, n) for n in range(20)]
 
 
@@ -774,15 +733,14 @@ def test_a_compaction_that_is_killed_leaves_all_as_it_was(tmp_path: Path) -> Non
     code = (
         "import os, sys; from pathlib import Path\n"
         "from mirrorlake import ledger\n"
-        "import test_ledger\n"
         "ledger._replace_files = lambda *_: os._exit(9)\n"
-        "ledger.compact(Path(sys.argv[1]), test_ledger.NOON)\n"
+        "ledger.compact(Path(sys.argv[1]))\n"
     )
     folder = folder_of(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", code, str(folder)], env=environment).returncode == 9
     assert (ledger_of(tables).version(), spans_of(tables)) == (20, [(n, n) for n in range(20)])
-    assert compact(folder, NOON)
+    assert compact(folder)
     assert spans_of(tables) == [(0, 19)]
 
 
@@ -792,7 +750,7 @@ def test_a_ledger_of_a_newer_format_is_not_compacted(tmp_path: Path) -> None:
     ledger_of(tables).alter.set_table_properties(newer, raise_if_not_exists=False)
     version = ledger_of(tables).version()
     with pytest.raises(StateMismatch):
-        compact(folder_of(tmp_path), NOON)
+        compact(folder_of(tmp_path))
     writer = writer_for(tables)
     assert not writer._compact()
     writer.add([entry()])

@@ -1,6 +1,18 @@
 """The runner's patience."""
 
-from mirrorlake.runner import Episodes, Restarts
+import threading
+
+import pytest
+
+from mirrorlake import runner
+from mirrorlake.config import parse
+from mirrorlake.errors import AccessRefused, ClusterUnreachable, MirrorlakeError
+from mirrorlake.runner import Episodes, Restarts, Run
+
+CONFIG = """
+clusters: {a: {bootstrap_servers: "a:1"}, b: {bootstrap_servers: "b:1"}}
+flows: {f: {source: a, topics: [t], targets: [{cluster: b}]}}
+"""
 
 
 class Clock:
@@ -43,3 +55,48 @@ def test_a_few_restarts_within_a_time_are_allowed() -> None:
     assert [restarts.allowed("t") for _ in range(3)] == [True, True, False]
     clock.at = 101
     assert restarts.allowed("t")
+
+
+# --- at the start ---
+
+
+class Source:
+    """Fails some times, then tells its topics."""
+
+    def __init__(self, *faults: MirrorlakeError) -> None:
+        self.faults = list(faults)
+
+    def __call__(self) -> list[str]:
+        if self.faults:
+            raise self.faults.pop(0)
+        return ["orders"]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def starting(said: list[str]) -> Run:
+    return Run(parse(CONFIG, "here"), say=said.append)
+
+
+def test_a_start_waits_for_what_passes_by_itself_and_says_so(starting: Run, said: list[str]) -> None:
+    assert starting._patiently(Source(ClusterUnreachable("no controller"))) == ["orders"]
+    assert said == ["waiting: no controller"]
+
+
+@pytest.mark.parametrize("fault", [AccessRefused("wrong password"), ClusterUnreachable("never there")])
+def test_a_start_ends_for_what_does_not_pass(
+    starting: Run, fault: MirrorlakeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PATIENCE_SECONDS", 0.0)
+    with pytest.raises(type(fault), match=fault.what):
+        starting._patiently(Source(*[fault] * 3))
+
+
+def test_somebody_who_stops_a_start_that_waits_does_not_wait_for_it(starting: Run) -> None:
+    threading.Timer(0.1, starting.stopping.set).start()
+    with pytest.raises(ClusterUnreachable):
+        starting._patiently(Source(*[ClusterUnreachable("away")] * 100))

@@ -148,15 +148,6 @@ def trio(stage: Stage, config: Mapping[str, str]) -> Iterator[LabCluster]:
         stage.lab.down([name])
 
 
-def brokers_of(three: LabCluster, but: int) -> set[int]:
-    """Those that count as alive, as another one says."""
-    ask = next(broker for broker in three.ports if broker != but and three.process(broker))
-    admin = AdminClient({"bootstrap.servers": f"{HOST}:{three.ports[ask].internal}", "log_level": 0})
-    with contextlib.suppress(KafkaException):
-        return set(admin.list_topics(timeout=5).brokers)
-    return {but}
-
-
 def leader_of(three: LabCluster, topic: str, partition: int = 0, but: int = -1) -> int:
     """As a broker says, other than one that may be dead; -1 where there is none yet."""
     ask = next(broker for broker in three.ports if broker != but and three.process(broker))

@@ -15,10 +15,10 @@ from stage import Command, Flow, Stage, Trap, children, command_of, finish, jvm_
 from rows.common import EQUAL, bulk, feeding, row
 
 IN_ANY_RUN = {
-    "1": "batch-begun:1", "1b": "row-group-written:1", "2": "file-written:1", "2b": "files-fetched:1",
-    "3": "bronze-committed:1", "4": "batch-sent:1", "5": "all-sent:1", "6": "acknowledged:1", "7": "proven:1",
-    "8": "settled:1", "9": "ledger-before-commit:1", "10": "ledger-after-commit:1", "11": "batch-sent:2",
-    "11b": "first-acknowledged:1",
+    "1": "batch-begun:1", "1b": "row-group-written:1", "1c": "topics-known:1", "2": "file-written:1",
+    "2b": "files-fetched:1", "3": "bronze-committed:1", "4": "batch-sent:1", "5": "all-sent:1", "6": "acknowledged:1",
+    "7": "proven:1", "8": "settled:1", "9": "ledger-before-commit:1", "10": "ledger-after-commit:1",
+    "11": "batch-sent:2", "11b": "first-acknowledged:1",
 }  # fmt: skip
 IN_A_FIRST_RUN = {"12": "baseline-committed", "12b": "topic-ids-noted", "12c": "epochs-noted"}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from checker import expect_equal
 from proxy import BLACKHOLE, PASS
-from stage import Flow, Stage, target_name, wait_until
+from stage import Flow, Stage, Trap, finish, standing, target_name, wait_until, wake
 
 from mirrorlake.errors import (
     DataAtRisk,
@@ -114,6 +114,34 @@ def topic_made_anew(stage: Stage) -> None:
     _expect_recreated(flow, by_runs=1)
     flow.options["on_source_loss"] = "continue"
     flow.run_once()
+    flow.run_once()
+    _expect_recreated(flow, by_runs=2)
+    _expect_old_and_new(stage, flow)
+
+
+@row(
+    "30e",
+    "source topic made anew, longer than before, while a batch of it is read",
+    "failpoint topics-known: the runner stands still meanwhile",
+    "stops (4) by topic id, before any of it is in bronze as the old one; both kept apart",
+)
+def topic_made_anew_within_a_batch(stage: Stage) -> None:
+    topic = stage.topic("within")
+    flow = stage.flow(topic)
+    flow.run_once()
+    stage.more(topic, 100)
+    trap = Trap(flow, "topics-known:1:stop")
+    runner = flow.start("--once", environment=trap.environment)
+    wait_until(lambda: standing(runner.pid), "a runner that stands still", 120)
+    trap.expect_met()
+    stage.delete("source", topic)
+    stage.records.create("source", topic, 2)
+    stage.more(topic, 600, 1000)
+    wake(standing(runner.pid))
+    code, said = finish(runner)
+    assert code == 4, said[-1500:]
+    _expect_recreated(flow, by_runs=1)
+    flow.options["on_source_loss"] = "continue"
     flow.run_once()
     _expect_recreated(flow, by_runs=2)
     _expect_old_and_new(stage, flow)
