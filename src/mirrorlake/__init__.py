@@ -49,6 +49,9 @@ READING_ORDER = (
     "readers",  # bronze as the fan-out reads it: files, or Spark's rows
     "recovery",  # after any doubt: what of the target's tail is ours
     "rounds",  # what goes out next, and on which task
+    "account",  # what one target has of one table, and what is entered of it
+    "beginnings",  # where a target begins
+    "doubts",  # whether a target has what the ledger says
     "fanout",  # Delta -> Kafka
     "audit",  # source, bronze and targets compared
     "throughput",  # how much each target got, and when

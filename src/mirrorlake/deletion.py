@@ -56,7 +56,7 @@ def write_doomed(root: Path, flow: str, target: str, table: str, doomed: Iterabl
 def follow(strand: Strand, target: Target, fan_out: FanOut, wanted: Iterable[str]) -> None:
     """A target topic goes after its source topic, when the time of grace is over and all of it was delivered."""
     place = (strand.world.root, strand.flow.name, target.cluster, strand.spec.table)
-    filled = {p.target_partition.topic: p.target_topic_id for p in list(fan_out.book.positions.values())}
+    filled = {p.target_partition.topic: p.target_topic_id for p in list(fan_out.account.book.positions.values())}
     before, at = read_doomed(*place), now().timestamp()
     doomed = notice(filled, wanted, before, at)
     grace = target.delete_after_seconds
@@ -67,7 +67,7 @@ def follow(strand: Strand, target: Target, fan_out: FanOut, wanted: Iterable[str
 
 def _delete(strand: Strand, doomed: Doomed, fan_out: FanOut) -> bool:
     """True when nothing is left to delete. The ledger hears first: a crash between leaves a topic too many."""
-    cluster = fan_out.cluster
+    cluster = fan_out.account.cluster
     found = cluster.describe([doomed.topic])
     if doomed.topic in found and found[doomed.topic].id != doomed.topic_id:
         return True

@@ -14,11 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from mirrorlake import deletion
+from mirrorlake.account import Account, Outbox
 from mirrorlake.admission import note_begun, refuse_lost_ledger, refuse_move, refuse_renaming
+from mirrorlake.beginnings import Beginnings
 from mirrorlake.config import Flow, Target
 from mirrorlake.control import Pauses
+from mirrorlake.doubts import Doubts
 from mirrorlake.errors import StateMismatch, Transient, UsageFault
-from mirrorlake.fanout import Clock, FanOut, Outbox, start_fanout
+from mirrorlake.fanout import Clock, FanOut, Fence, Pace, start_fanout
 from mirrorlake.inlet import Inlet
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lag import as_known, bronze_ends, sample_rows, source_ends, target_positions
@@ -191,7 +194,7 @@ class Relay:
             # A new topic whose name this target cannot have: its fan-out stops for it, and the others go on.
             places = Places({})
         made = {topic.name: topic for topic in places.ready.values()}
-        if fan_out and (not made or fan_out.doubt(made)):
+        if fan_out and (not made or fan_out.doubts.arise_from(made)):
             self._deliver_soon(fan_out)
         elif fan_out and target.on_source_deleted == "delete":
             wanted = {*made, *(need.topic for need in places.needed.values())}
@@ -200,42 +203,61 @@ class Relay:
     # --- the second leg ---
 
     def make_fan_out(self, target: Target) -> FanOut:
+        strand, name = self.strand, target.cluster
+        account = self._account(target)
+        beginnings = self._beginnings(target, account)
+        self.fan_outs[name] = FanOut(
+            account,
+            beginnings,
+            Doubts(
+                account,
+                history=partial(strand.entries, name),
+                begin=beginnings,
+                stopped_cleanly=self.stopped_cleanly,
+                recreate=target.on_topic_deleted == "recreate",
+                stopping=self.stopping,
+            ),
+            self._pace(target),
+            Fence(strand.lease.require_valid, strand.lease.sends_until),
+            refused_seconds=self.world.config.runner.refused_seconds,
+            stopping=self.stopping,
+        )
+        if account.book.positions:
+            note_begun(strand, name)  # a kill may have come between the first baseline and the note
+        return self.fan_outs[name]
+
+    def _account(self, target: Target) -> Account:
         strand, world, flow = self.strand, self.world, self.flow
-        cluster, writings = world.clusters[target.cluster], strand.writings
+        cluster, writings, epoch = world.clusters[target.cluster], strand.writings, strand.lease.epoch
         # A monitor wants the newest beat: those of another replicator before us do no harm.
         existing = "append" if self.spec.heartbeats and flow.provenance else target.existing_records
-        epoch = strand.lease.epoch
-        self.fan_outs[target.cluster] = FanOut(
+        return Account(
             make_errand(world.config, world.root, flow, target, self.spec.table, world.cluster_ids, epoch),
             strand.bronze(),
             cluster,
             self.ledger,
             self._books[target.cluster],
             Outbox(writings.finding, writings.dead_letters, writings.listed),
-            target_topics=partial(self.ensure_targets, target),
             limit_of=partial(record_limit, world.config, cluster),
-            paused=partial(self._paused, target.cluster),
-            takes=partial(strand.takes, target.cluster),
-            history=partial(strand.entries, target.cluster),
-            begun=partial(note_begun, strand, target.cluster),
-            require_lease=strand.lease.require_valid,
-            sends_until=strand.lease.sends_until,
-            stopped_cleanly=self.stopped_cleanly,
             existing_records=existing,
-            fold_partitions=target.partitions == "modulo",
-            recreate=target.on_topic_deleted == "recreate",
-            latest=self._latest,
-            budget_bytes=flow.fanout.max_bytes_per_round,
-            rate_limit_per_second=target.rate_limit_records_per_second,
-            slots=cores(world.config),
-            turns=world.turns[target.cluster],
-            refused_seconds=world.config.runner.refused_seconds,
-            missing=Missing(target.cluster, target.missing_topics),
-            stopping=self.stopping,
         )
-        if self._books[target.cluster].positions:
-            note_begun(strand, target.cluster)  # a kill may have come between the first baseline and the note
-        return self.fan_outs[target.cluster]
+
+    def _beginnings(self, target: Target, account: Account) -> Beginnings:
+        return Beginnings(
+            account,
+            target_topics=partial(self.ensure_targets, target),
+            paused=partial(self._paused, target.cluster),
+            takes=partial(self.strand.takes, target.cluster),
+            begun=partial(note_begun, self.strand, target.cluster),
+            latest=self._latest,
+            fold_partitions=target.partitions == "modulo",
+            missing=Missing(target.cluster, target.missing_topics),
+        )
+
+    def _pace(self, target: Target) -> Pace:
+        world, budget_bytes = self.world, self.flow.fanout.max_bytes_per_round
+        rate = target.rate_limit_records_per_second
+        return Pace(budget_bytes, rate, cores(world.config), world.turns[target.cluster])
 
     def _paused(self, target: str, topic: str) -> bool:
         return any(pause.covers(target, topic) for pause in self.pauses())
@@ -255,7 +277,7 @@ class Relay:
     def start_fan_outs(self) -> None:
         """Catch up in a thread of its own, then follow the table: a dead target holds back nobody."""
         for fan_out in self.make_fan_outs():
-            stream = self._claim_fan_out(fan_out.errand.target)
+            stream = self._claim_fan_out(fan_out.target)
             threading.Thread(target=self._catch_up_and_follow, args=(fan_out, stream), daemon=True).start()
 
     def _claim_fan_out(self, target: str) -> StreamId:
@@ -272,7 +294,7 @@ class Relay:
     def _catch_up_and_follow(self, fan_out: FanOut, stream: StreamId) -> None:
         """The query would look every few seconds; we have just looked, and Java is busy with its start."""
         self._deliver(fan_out)
-        target = fan_out.errand.target
+        target = fan_out.target
         if target in self.dead or self.stopping.wait(self._trigger_seconds()):
             return
         try:
@@ -296,14 +318,14 @@ class Relay:
 
     def _follow(self, fan_out: FanOut, stream: StreamId) -> None:
         """From the version that was looked at first, so that no commit falls between."""
-        target = fan_out.errand.target
+        target = fan_out.target
         folder = self.world.tables.folder(self.spec.table)
         clock = Clock(
             self.world.tables.identifier(self.spec.table),
             str(folder) if folder else None,
             str(stream.checkpoint(self.world.checkpoints)),
             stream.name,
-            fan_out.bronze.followed_from,
+            fan_out.account.bronze.followed_from,
             self._trigger_seconds(),
         )
         failed = partial(self.dead.__setitem__, target)
@@ -343,14 +365,15 @@ class Relay:
         try:
             fan_out.deliver()
         except Exception as error:
-            self.dead[fan_out.errand.target] = error
+            self.dead[fan_out.target] = error
 
     # --- watching ---
 
     def faults(self) -> list[tuple[str, Exception]]:
         """(Target, what stopped it), or one of its partitions: the others go on."""
-        halted = [(target, fault) for target, each in list(self.fan_outs.items()) for fault in each.halted.values()]
-        return [*self.dead.items(), *((target, fault) for target, fault in halted if target not in self.dead)]
+        going = [(target, fan_out) for target, fan_out in list(self.fan_outs.items()) if target not in self.dead]
+        halted = [(target, fault) for target, each in going for fault in list(each.account.halted.values())]
+        return [*self.dead.items(), *halted]
 
     def find_failures(self) -> None:
         """Queries that ended without telling us."""
@@ -373,15 +396,15 @@ class Relay:
     def behind(self, target: str) -> int:
         """Records that the target has yet to get: those in bronze, and those that ingest had not read at the newest
         sample and has not read since."""
-        fan_out = self.fan_outs[target]
-        held, positions = bronze_ends(fan_out.bronze.segments()), fan_out.book.positions
+        account = self.fan_outs[target].account
+        held, positions = bronze_ends(account.bronze.segments()), account.book.positions
         reached = {source: position.next_offset for source, position in positions.items()}
         unread = (
             end - max(each.get(source, 0) for each in (held, reached, self.inlet.positions()))
             for source, end in self._source_ends.items()
             if self.strand.takes(target, source.topic)
         )
-        return fan_out.behind() + sum(count for count in unread if count > 0)
+        return account.behind() + sum(count for count in unread if count > 0)
 
     def complete(self, target: str) -> dict[SourcePartition, int]:
         """Source partition -> everything before this offset is on the target; nothing before ingest has begun."""
@@ -391,12 +414,13 @@ class Relay:
         ingested = self.inlet.positions()
         # A batch is in the table before its position is in the checkpoint, so this version has all of it.
         has_all = fan_out.delivered_version >= self.strand.bronze_version()
-        return target_positions(fan_out.book, bronze_ends(fan_out.bronze.segments()) if has_all else None, ingested)
+        account = fan_out.account
+        return target_positions(account.book, bronze_ends(account.bronze.segments()) if has_all else None, ingested)
 
     def _target_positions(self, target: str, ingested: Mapping[SourcePartition, int]) -> dict[SourcePartition, int]:
         """A target that is away is sampled too: its lag grows."""
         fan_out = self.fan_outs.get(target)
-        ends = bronze_ends(fan_out.bronze.segments()) if fan_out else None
+        ends = bronze_ends(fan_out.account.bronze.segments()) if fan_out else None
         return target_positions(self._books[target], ends, ingested)
 
     def is_certain(self) -> bool:

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from mirrorlake.account import Account, Outbox
 from mirrorlake.audit import MISSING_ON_TARGET, TargetSide, audit_target
 from mirrorlake.clusters import limits
 from mirrorlake.config import Config, Flow, Target
+from mirrorlake.doubts import Doubts
 from mirrorlake.errors import Undeliverable, from_text
 from mirrorlake.failpoints import hit
-from mirrorlake.fanout import FanOut, Outbox
 from mirrorlake.inspection import Stored, stored_relays
 from mirrorlake.kafka import Cluster, TopicInfo
 from mirrorlake.lease import Lease, await_no_producers, hold_flow, producer_locks
@@ -35,7 +36,6 @@ from mirrorlake.ledger import (
     Position,
     relay_entries,
 )
-from mirrorlake.missing import Places
 from mirrorlake.offsets import OffsetMaps
 from mirrorlake.produce import Errand, Outcome, Slice, deliver
 from mirrorlake.readers import Bronze
@@ -271,26 +271,24 @@ class Mender:
 
     def recover(self, stored: Stored) -> None:
         """What was sent and not written down, by a run or by a repair."""
-        self._fan_out(stored, Book(_sort_out(stored, self.target.cluster, self.cluster)[1])).recover()
+        positions = _sort_out(stored, self.target.cluster, self.cluster)[1]
+        history = partial(stored.entries.__getitem__, self.target.cluster)
+        Doubts(self._account(stored, Book(positions)), history, mends=True).settle()
 
-    def _fan_out(self, stored: Stored, book: Book) -> FanOut:
-        """As a run would begin: it only recovers, and for that it reads."""
+    def _account(self, stored: Stored, book: Book) -> Account:
+        """As a run would begin. It is only looked at, and for that it is read."""
         spark = getattr(self.tables, "spark", None)  # a folder is read without
         world = World(self.config, storage_root(self.config), spark, self.tables, self.clusters, self.ids, {})
         writings = Writings(world, self.flow.name)
-        return FanOut(
+        return Account(
             self._errand(stored),
             cast(Bronze, stored.files),
             self.cluster,
             self.ledger,
             book,
             Outbox(writings.finding, writings.dead_letters),
-            target_topics=lambda _asked: Places({}),
             limit_of=partial(record_limit, self.config, self.cluster),
-            paused=lambda _topic: False,
-            history=lambda: stored.entries[self.target.cluster],
             existing_records=self.target.existing_records,
-            mends=True,
         )
 
     # --- mending ---

@@ -645,4 +645,4 @@ def _snapshot(relay: Relay, target: str) -> Snapshot:
         waiting = f"ingest: {last_line(relay.inlet.failure)}"
     if target in relay.dead:
         waiting = f"stopped: {_explained(relay, relay.dead[target]).what}"
-    return Snapshot(flow, table, target, fan_out.progress.records, relay.behind(target), waiting)
+    return Snapshot(flow, table, target, fan_out.account.delivered, relay.behind(target), waiting)
