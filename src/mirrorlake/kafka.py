@@ -10,7 +10,7 @@ import gc
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -67,7 +67,9 @@ _RECORD_FAULTS = [
 ]
 _OLD_FORMAT = KafkaError(KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT).str()
 _UNKNOWN_SETTING = re.compile(r"Unknown topic config name: ([\w.-]+)")
-_NO_CONTROLLER = "Timed out waiting for controller"  # librdkafka's words
+_NO_CONTROLLER = "waiting for controller"  # librdkafka's words
+_SHARES = (1 / 8, 1 / 4, 5 / 8)
+"""Of a time-out, for questions to the controller: the first tries leave time for another client."""
 _T = TypeVar("_T")
 
 ABSENT_SECONDS = 5.0
@@ -276,9 +278,10 @@ _UNSETTLED = {
 }
 
 
-def _is_unsettled(fault: MirrorlakeError) -> bool:
+def _code(fault: MirrorlakeError) -> int | None:
+    """What Kafka said, of an error that was made from it."""
     raised = fault.__cause__
-    return isinstance(raised, KafkaException) and raised.args[0].code() in _UNSETTLED
+    return raised.args[0].code() if isinstance(raised, KafkaException) else None
 
 
 @dataclass
@@ -360,13 +363,24 @@ class Cluster:
         return sorted(self._metadata().topics)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicInfo]:
-        """The topics that exist among those named."""
+        """The topics that exist among those named.
+
+        librdkafka asks the controller, and waits for one that has just died as for any other: then a new client is
+        told of another.
+        """
         names = sorted(set(topics))
         if not names:
             return {}
+        *early, last = (share * self.timeout_seconds for share in _SHARES)
+        for seconds in early:
+            with contextlib.suppress(ClusterUnreachable):
+                return self._describe(names, seconds)
+        return self._describe(names, last)
+
+    def _describe(self, names: Sequence[str], timeout_seconds: float) -> dict[str, TopicInfo]:
+        asked = TopicCollection(list(names))
         futures = self._ask(
-            "describe topics",
-            lambda: self.admin.describe_topics(TopicCollection(names), request_timeout=self.timeout_seconds),
+            "describe topics", lambda: self.admin.describe_topics(asked, request_timeout=timeout_seconds)
         )
         found = {name: self._described(name, future) for name, future in futures.items()}
         return {name: info for name, info in found.items() if info}
@@ -445,7 +459,7 @@ class Cluster:
                 if time.monotonic() > until:
                     raise ClusterUnreachable(f"cluster {self.alias}: a log's offset is not known: {found}")
             except ClusterUnreachable as fault:
-                if not _is_unsettled(fault) or time.monotonic() > until:
+                if _code(fault) not in _UNSETTLED or time.monotonic() > until:
                     raise
             time.sleep(0.25)
         return {}
@@ -558,10 +572,10 @@ class Cluster:
 
     def _made(self, what: str, future: Any) -> None:
         try:
-            future.result()
-        except KafkaException as raised:
-            if raised.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise translate(raised.args[0], self.alias, what) from raised
+            self._ask(what, future.result)
+        except MirrorlakeError as fault:
+            if _code(fault) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, TopicSetting]]:
         """Each topic's configuration by key; a topic that is gone meanwhile is left out."""

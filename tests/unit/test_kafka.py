@@ -37,23 +37,40 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_client_that_waits_for_a_controller_is_replaced_at_once() -> None:
-    """Its metadata may name a broker that died, and it would wait for that one."""
-    cluster, asked = Cluster("a", {"bootstrap.servers": "127.0.0.1:1"}), list[object]()
+def future_of(answer: object) -> Future[object]:
+    made: Future[object] = Future()
+    made.set_exception(answer) if isinstance(answer, Exception) else made.set_result(answer)
+    return made
 
-    def describe_topics(*_: object, **__: object) -> dict[str, Future[object]]:
-        asked.append(cluster._admin)
-        never: Future[object] = Future()
-        never.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "Timed out waiting for controller")))
-        return {"orders": never}
 
-    for _ in range(2):
-        admin = SimpleNamespace(describe_topics=describe_topics, poll=lambda _seconds: 0)
-        cluster._admin = cast(AdminClient, admin)
+NO_CONTROLLER = KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed while waiting for controller: Timed out"))
+ORDERS = SimpleNamespace(partitions=[SimpleNamespace(replicas=[0])], topic_id=None)
+
+
+@pytest.mark.parametrize("dead", [1, 2, 3])
+def test_who_waits_for_a_controller_that_died_is_replaced_before_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, dead: int
+) -> None:
+    """Of the brokers that may be told to a client as the controller so many are dead; each client waits for one."""
+    told, waited = iter([NO_CONTROLLER] * dead + [ORDERS]), list[float]()
+
+    def client(_config: object) -> SimpleNamespace:
+        answer = future_of(next(told))
+
+        def describe_topics(_topics: object, request_timeout: float) -> dict[str, Future[object]]:
+            waited.append(request_timeout)
+            return {"orders": answer}
+
+        return SimpleNamespace(describe_topics=describe_topics, poll=lambda _seconds: 0)
+
+    monkeypatch.setattr(kafka, "AdminClient", client)
+    cluster = Cluster("a", {}, timeout_seconds=8)
+    if dead < 3:
+        assert cluster.describe(["orders"])["orders"].partitions == 1
+    else:
         with pytest.raises(ClusterUnreachable, match="waiting for controller"):
             cluster.describe(["orders"])
-        assert cluster._admin is None, "the next question makes another"
-    assert asked[0] is not asked[1]
+    assert waited == [1, 2, 5][: dead + 1]
 
 
 @pytest.mark.parametrize("wrap", [lambda error: error, KafkaException], ids=["bare", "wrapped"])

@@ -6,11 +6,12 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from proxy import CUT, NO_IDEMPOTENCE, PASS, REFUSE, UNHEARD
-from stage import Flow, Stage, children, finish, target_name
+from stage import Flow, Stage, children, command_of, finish, target_name
 
 from mirrorlake.errors import TargetDiverged
 from rows.common import EQUAL, counted, put_back, row
@@ -139,7 +140,7 @@ def waiting(stage: Stage) -> str:
         with counted(stage.proxy, CUT):
             stage.proxy.set(REFUSE)
         seen = stage.ends("shaky", target_name(flow))
-        mib = [_burst(stage, flow, peak, burst, "hubs") for _ in range(BURSTS)]
+        shares = [_burst(stage, flow, peak, burst, "hubs") for _ in range(BURSTS)]
         assert stage.ends("shaky", target_name(flow)) == seen, "something went through"
         stage.proxy.set(PASS)
         stage.caught_up(flow, seconds=900)
@@ -149,14 +150,16 @@ def waiting(stage: Stage) -> str:
         code, said = finish(command)
     assert code == 0, said[-1500:]
     stage.expect_same_stream(topic)
-    measured = f"MiB with each burst of {burst:,} that waits: {mib}; while they are sent: {sending}"
+    mib = [share.total() for share in shares]
+    measured = f"MiB with each burst of {burst:,} that waits: {mib}; while they are sent: {sending.total()}"
+    whose = f"of whom: {dict(shares[0])}, {dict(shares[-1])}, {dict(sending)}"
     # The lower of two: a process that has just forked counts twice for a moment.
-    assert min(mib[-2:]) - min(mib[:2]) < GROWTH_MIB, measured
-    assert max(*mib, sending) < WAITING_MIB, measured
-    return measured
+    assert min(mib[-2:]) - min(mib[:2]) < GROWTH_MIB, f"{measured}; {whose}"
+    assert max(*mib, sending.total()) < WAITING_MIB, f"{measured}; {whose}"
+    return f"{measured}; {whose}"
 
 
-def _burst(stage: Stage, flow: Flow, peak: _Peak, count: int, target: str) -> int:
+def _burst(stage: Stage, flow: Flow, peak: _Peak, count: int, target: str) -> Counter[str]:
     """The most memory, from when so many more records came until a target had them and some seconds on."""
     peak.forget()
     stage.load(flow.topics[0], count, 4, RECORD_BYTES)
@@ -166,23 +169,29 @@ def _burst(stage: Stage, flow: Flow, peak: _Peak, count: int, target: str) -> in
 
 
 class _Peak:
-    """The most memory that a process and its children had together, while looked at."""
+    """The most memory that a process and its children had together, while looked at, and who had it."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._most = pid, 0
+        self._pid, self._most = pid, Counter[str]()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError):
             while Path(f"/proc/{self._pid}").exists():
-                self._most = max(self._most, sum(map(_resident_kib, [self._pid, *children(self._pid)])))
+                self._most = max(self._most, self._now(), key=Counter.total)
                 time.sleep(0.5)
 
-    def forget(self) -> None:
-        self._most = 0
+    def _now(self) -> Counter[str]:
+        shares = Counter({"runner": _resident_kib(self._pid)})
+        for pid in children(self._pid):
+            shares["java" if "java" in command_of(pid).split(" ")[0] else "workers"] += _resident_kib(pid)
+        return shares
 
-    def mib(self) -> int:
-        return self._most // 1024
+    def forget(self) -> None:
+        self._most = Counter()
+
+    def mib(self) -> Counter[str]:
+        return Counter({who: kib // 1024 for who, kib in self._most.items()})
 
 
 def _resident_kib(pid: int) -> int:
