@@ -76,6 +76,8 @@ ABSENT_SECONDS = 5.0
 """A topic that nobody knows for so long is gone; a broker that has just started may not know it for a moment."""
 READER_GROUP = "mirrorlake-reader"
 """Of consumers that read ranges; it commits nothing."""
+GRACE_SECONDS = 10.0
+"""After its time-out a request is given so long to say so."""
 SILENT_SECONDS = 30.0
 """After so long without an answer a client is replaced."""
 QUIET = {"log_level": "0"}
@@ -295,6 +297,7 @@ class Cluster:
     """The settings with their secrets as they are now: what was refused may have been changed meanwhile."""
     _errors: list[KafkaError] = field(default_factory=list)
     _admin: AdminClient | None = None
+    _retired: list[tuple[float, AdminClient]] = field(default_factory=list)
     _refused: bool = False
     _silent_since: float | None = None
 
@@ -310,6 +313,23 @@ class Cluster:
     def close(self) -> None:
         """Let go of the client and its threads; another question would make a new one."""
         self._admin = None
+        self._retired.clear()
+
+    def _replace_client(self) -> None:
+        """The next question makes a new one.
+
+        Other threads may wait for answers of this one, and would do so for ever if it were destroyed under them: it
+        is kept until they have one, or ran out of time.
+        """
+        now, kept_seconds = time.monotonic(), 2 * self.timeout_seconds
+        self._retired[:] = [(at, client) for at, client in self._retired if now - at < kept_seconds]
+        if self._admin is not None:
+            self._retired.append((now, self._admin))
+        self._admin, self._silent_since = None, None
+
+    def _answer(self, what: str, future: Any) -> Any:
+        """librdkafka keeps the time of each request; ours is for the day on which it does not."""
+        return self._ask(what, lambda: future.result(self.timeout_seconds + GRACE_SECONDS))
 
     def _ask(self, what: str, call: Callable[[], _T]) -> _T:
         self._errors.clear()
@@ -321,9 +341,12 @@ class Cluster:
             fault = translate(self._cause(raised.args[0]), self.alias, what)
             self._note_silence(fault)
             if isinstance(fault, AccessRefused) and self.renew:
-                # Requests of other threads that are under way fail with the old client, and are tried again.
-                self._admin, self._refused = None, True
+                self._replace_client()
+                self._refused = True
             raise fault from raised
+        except TimeoutError:
+            self._replace_client()
+            raise ClusterUnreachable(f"cluster {self.alias}: {what}: no answer in time") from None
 
     def _note_silence(self, fault: MirrorlakeError) -> None:
         """A client that gets no answer for long is replaced: some were seen not to find a restarted broker again.
@@ -333,11 +356,11 @@ class Cluster:
         if not isinstance(fault, ClusterUnreachable):
             self._silent_since = None
         elif _NO_CONTROLLER in fault.what:
-            self._admin, self._silent_since = None, None
+            self._replace_client()
         elif self._silent_since is None:
             self._silent_since = time.monotonic()
         elif time.monotonic() - self._silent_since > SILENT_SECONDS:
-            self._admin, self._silent_since = None, None
+            self._replace_client()
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """A refused password shows as a time-out here and as itself in the error callback."""
@@ -396,7 +419,7 @@ class Cluster:
 
     def _described(self, name: str, future: Any) -> TopicInfo | None:
         try:
-            topic = self._ask(f"describe topic {name}", future.result)
+            topic = self._answer(f"describe topic {name}", future)
         except TopicMissing:
             return None
         replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
@@ -421,7 +444,7 @@ class Cluster:
 
     def _allowed(self, what: str, future: Any) -> frozenset[str] | None:
         try:
-            operations = self._ask(what, future.result).authorized_operations
+            operations = self._answer(what, future).authorized_operations
         except TopicMissing:
             return None
         except AccessRefused:
@@ -471,9 +494,7 @@ class Cluster:
             lambda: self.admin.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_seconds),
         )
         return {
-            TopicPartition(at.topic, at.partition): self._ask(
-                f"offset of {at.topic}[{at.partition}]", future.result
-            ).offset
+            TopicPartition(at.topic, at.partition): self._answer(f"offset of {at.topic}[{at.partition}]", future).offset
             for at, future in futures.items()
         }
 
@@ -532,7 +553,7 @@ class Cluster:
     def groups(self) -> dict[str, str]:
         """Each consumer group with its state, such as EMPTY or STABLE."""
         asked = self._ask("groups", lambda: self.admin.list_consumer_groups(request_timeout=self.timeout_seconds))
-        found = self._ask("groups", asked.result)
+        found = self._answer("groups", asked)
         for error in found.errors:
             # The binding gives either kind here.
             raise translate(getattr(error, "args", [error])[0], self.alias, "groups")
@@ -551,10 +572,13 @@ class Cluster:
         futures = self.admin.create_topics(new, request_timeout=self.timeout_seconds) if new else {}
         again = []
         for name, future in futures.items():
-            if simpler := _without_unknown(asked[name], future):
-                again.append(simpler)
-            else:
+            try:
                 self._made(f"create topic {name}", future)
+            except Unreachable as fault:
+                simpler = _without_unknown(asked[name], str(fault.__cause__))
+                if simpler is None:
+                    raise
+                again.append(simpler)
         if again:
             self.create_topics(again)
 
@@ -563,16 +587,17 @@ class Cluster:
 
     def grow_topics(self, partitions: Mapping[str, int]) -> None:
         new = [NewPartitions(name, count) for name, count in partitions.items()]
-        for name, future in (self.admin.create_partitions(new) if new else {}).items():
+        futures = self.admin.create_partitions(new, request_timeout=self.timeout_seconds) if new else {}
+        for name, future in futures.items():
             self._made(f"grow topic {name} to {partitions[name]} partitions", future)
 
     def delete_topic(self, name: str) -> None:
         future = self.admin.delete_topics([name], request_timeout=self.timeout_seconds)[name]
-        self._ask(f"delete topic {name}", future.result)
+        self._answer(f"delete topic {name}", future)
 
     def _made(self, what: str, future: Any) -> None:
         try:
-            self._ask(what, future.result)
+            self._answer(what, future)
         except MirrorlakeError as fault:
             if _code(fault) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -586,7 +611,7 @@ class Cluster:
         found: dict[str, dict[str, TopicSetting]] = {}
         for resource, future in futures.items():
             with contextlib.suppress(TopicMissing):
-                entries = self._ask(f"configuration of {resource.name}", future.result)
+                entries = self._answer(f"configuration of {resource.name}", future)
                 found[resource.name] = {key: _topic_setting(entry) for key, entry in entries.items()}
         return found
 
@@ -609,11 +634,11 @@ class Cluster:
             )
             future = self.admin.describe_acls(asked, request_timeout=self.timeout_seconds)
             try:
-                found += [_acl(binding) for binding in future.result()]
-            except KafkaException as raised:
-                if raised.args[0].code() == KafkaError.SECURITY_DISABLED:
+                found += [_acl(binding) for binding in self._answer("read ACLs", future)]
+            except Unreachable as fault:
+                if _code(fault) == KafkaError.SECURITY_DISABLED:
                     return None
-                raise translate(self._cause(raised.args[0]), self.alias, "read ACLs") from raised
+                raise
         return sorted(found)
 
     def create_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
@@ -635,15 +660,15 @@ class Cluster:
         failed: dict[_T, MirrorlakeError] = {}
         for subject, future in futures.items():
             try:
-                self._ask(what.format(subject), future.result)
+                self._answer(what.format(subject), future)
             except MirrorlakeError as fault:
                 failed[subject] = fault
         return failed
 
 
-def _without_unknown(topic: NewTopicSpec, future: Any) -> NewTopicSpec | None:
+def _without_unknown(topic: NewTopicSpec, refusal: str) -> NewTopicSpec | None:
     """The topic without the setting that this release of Kafka does not know, where it was refused for one."""
-    found = _UNKNOWN_SETTING.search(str(future.exception() or ""))
+    found = _UNKNOWN_SETTING.search(refusal)
     if found is None or found[1] not in topic.config:
         return None
     return replace(topic, config={key: value for key, value in topic.config.items() if key != found[1]})

@@ -70,6 +70,10 @@ def sql(spark: SparkSession, text: str) -> None:
     spark.sql(text)
 
 
+def version(spark: SparkSession) -> str:
+    return spark.version
+
+
 def places(spark: SparkSession) -> set[str]:
     """Folders in which tasks run: an executor's is below that of its worker."""
 
@@ -131,6 +135,7 @@ def spark(cluster: Mapping[str, str], folder: Path) -> Iterator[SessionThere]:
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         configuration = {**NO_FLOW, "runner": {"spark": dict(cluster)}}
         there = SessionThere(process, yaml.safe_dump(configuration), folder / "driver")
+        there(version)  # its start is not a test's time
         yield there
         there(SparkSession.stop)
 

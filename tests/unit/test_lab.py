@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 
 from mirrorlake import cli
 from mirrorlake.errors import ClusterUnreachable, UsageFault
-from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs, parse_spec
+from mirrorlake.lab import ClusterSpec, Lab, LabCluster, certs, parse_spec, standalone
 from mirrorlake.lab.processes import Process, stop
 from mirrorlake.lab.settings import (
     PORTS,
@@ -219,6 +219,11 @@ def test_a_cluster_that_was_never_made_is_named_with_the_way_to_make_it(tmp_path
     with pytest.raises(UsageFault, match="no lab cluster 'nope'") as fault:
         Lab(tmp_path).cluster("nope")
     assert fault.value.next_step == "mirrorlake lab up nope"
+
+
+def test_a_worker_of_spark_that_registers_again_counts_once() -> None:
+    said = "".join(f"INFO Master: Registering worker 127.0.0.1:{port} with 3 cores\n" for port in (1, 2, 1))
+    assert standalone._registered(said) == {"127.0.0.1:1", "127.0.0.1:2"}
 
 
 def test_certificates_come_from_their_authority_and_no_other() -> None:
